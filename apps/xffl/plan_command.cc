@@ -132,7 +132,7 @@ std::vector<FacilityPlan> make_plans(const PlanFlags& flags, const config::Exper
   return plans;
 }
 
-// The facilities that the next round does not ask.
+// The facilities that take no part in the next round.
 std::string not_asked(const ProjectOptions& options, const config::Experiment& experiment) {
   const history::RunState run_state = state_to_continue(options, experiment);
   std::string text;
@@ -250,7 +250,7 @@ void add_render(CLI::App& app) {
   auto flags = std::make_shared<RenderFlags>();
   CLI::App* command =
       app.add_subcommand("render", "print a facility's next job script; contacts no facility");
-  command->add_option("facility", flags->facility, "its name in xffl.yaml")->required();
+  command->add_option("facility", flags->facility, "the facility's name in xffl.yaml")->required();
   add_project_options(command, flags->project);
   command
       ->add_option("--round", flags->round, "the round (default: the one in progress, or the next)")

@@ -45,7 +45,7 @@ void warn_of_running(const ProjectOptions& options) {
   const std::string holder =
       history::lock_holder(history::RunFolder(options.runs(), *newest).journal());
   if (!holder.empty())
-    log::warning("another run of this project is active beside the new one",
+    log::warning("another run of this project is still active",
                  {{"run", newest->str()},
                   {"coordinator", holder},
                   {"end_it_with", "xffl cancel --run " + newest->str()}});
@@ -63,7 +63,7 @@ auto logging_its_end(Body&& body) {
     if (kind == ErrorKind::kCancelled)
       log::info("the run has stopped on request; jobs at the facilities keep running");
     else if (kind == ErrorKind::kBusy)  // the log belongs to another coordinator
-      log::warning("another coordinator was refused", {{"reason", error.what()}});
+      log::warning("a second coordinator of this run was refused", {{"reason", error.what()}});
     else
       log::error("the run has ended", {{"kind", to_string(kind)}, {"reason", error.what()}});
     throw;

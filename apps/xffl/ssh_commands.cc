@@ -157,7 +157,7 @@ void add_trust(CLI::App& app) {
   auto flags = std::make_shared<TrustFlags>();
   CLI::App* command = app.add_subcommand(
       "trust", "show the host keys of a facility, and pin them after confirmation");
-  command->add_option("facility", flags->facility, "its name in xffl.yaml")->required();
+  command->add_option("facility", flags->facility, "the facility's name in xffl.yaml")->required();
   command->add_option("-p,--project", flags->project, "the project's folder (default: .)");
   command->add_option(
       "--yes", flags->fingerprints,
@@ -175,7 +175,7 @@ void add_login(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "login",
       "log in to a facility; asks its questions (password, one-time code) on the terminal");
-  command->add_option("facility", flags->facility, "its name in xffl.yaml")->required();
+  command->add_option("facility", flags->facility, "the facility's name in xffl.yaml")->required();
   add_project_options(command, flags->options);
   command->callback([flags] { login(flags->options, flags->facility); });
 }

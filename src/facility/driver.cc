@@ -39,7 +39,7 @@ using SteadyClock = std::chrono::steady_clock;
 // driver has seen kFetch, all steps of the attempt's end together kCleanup, and the end of the
 // job's output kTail. Together they end within 20 s.
 constexpr seconds kBegun{5}, kFetch{8}, kCleanup{8}, kTail{2};
-// An accepted update that this machine has lost is worth a longer wait.
+// The driver waits longer for an accepted update that this machine has lost.
 constexpr seconds kRestore{120};
 
 // The machine's event for an action's error; none: the error concerns this computer
@@ -198,7 +198,8 @@ class FacilityDriver::Impl {
     return is_past_deadline(seconds(0), began, kBegun);
   }
 
-  // With on_missing: wait, the driver only shows and logs a passed deadline.
+  // With on_missing: wait, a passed deadline has no effect except a log event and a text in the
+  // status file.
   void show(const FacilityMachine& machine) {
     activity_ = describe(machine);
     is_finished_ = std::holds_alternative<Finished>(machine.phase);
@@ -224,7 +225,8 @@ class FacilityDriver::Impl {
     site_.show(activity);
   }
 
-  // The same text while the end stays, so that the status file does not change all the time.
+  // The text stays the same as long as the end of the round does, so that the status file changes
+  // rarely.
   std::string end_of_round(Nanoseconds left) {
     const Clock::UtcTime end =
         context_.services.clock.utc() + std::chrono::duration_cast<Clock::UtcTime::duration>(left);
@@ -383,11 +385,11 @@ class FacilityDriver::Impl {
     last_logged_ = link.last_error;
   }
 
-  /// Logs once that a trouble repeats, until it passes.
+  /// Logs repeated errors of the facility once, and again only after the facility has answered.
   void log_needs_user(const FacilityMachine& machine) {
     const bool needs = needs_user(machine);
     if (needs && !logged_needs_user_)
-      log::warning("a facility needs you: its trouble repeats (the others continue)",
+      log::warning("a facility needs you: its errors repeat (the others continue)",
                    {site_.name_field(), {"state", describe(machine)}});
     logged_needs_user_ = needs;
   }
@@ -469,7 +471,8 @@ class FacilityDriver::Impl {
     }
   }
 
-  /// A pause of the machine. It ends early when the end of the round comes nearer and has passed.
+  /// Sleeps for a pause of the machine. The pause ends early when the round's end has moved and has
+  /// passed.
   Event sleep(Nanoseconds duration, std::stop_token stop) {
     Clock& clock = context_.services.clock;
     const auto until = clock.monotonic() + duration;

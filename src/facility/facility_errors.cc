@@ -135,7 +135,7 @@ class GuardedSession final : public Session {
   }
 
  private:
-  // kNotFound passes only when a second look confirms that `path` is absent.
+  // kNotFound passes only when a second check confirms that `path` is absent.
   template <class Body>
   auto file_call(const RemotePath& path, Body&& body) -> decltype(body()) {
     try {

@@ -274,7 +274,7 @@ std::optional<std::string> UpdateFetch::restore(const history::Accepted& accepte
   const auto problem = patiently("checking an accepted update",
                                  [&] { return archive_problem(accepted.update_sha256); });
   if (!problem) return std::nullopt;
-  log::warning("archived update is damaged: fetching it again",
+  log::warning("stored update is damaged: fetching it again",
                {site_.name_field(), {"problem", *problem}});
   Expected expected = expected_update();
   expected.update_sha256 = accepted.update_sha256;

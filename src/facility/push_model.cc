@@ -1,4 +1,4 @@
-// How it works: manifests and sizes tell which files are in place. The push hashes no file at the
+// How it works: manifests and sizes show which files are in place. The push hashes no file at the
 // facility, because hashing would load a login node. The job checks the hashes and reports a
 // damaged file, and the next attempt's push compares every chunk.
 #include <algorithm>

@@ -142,16 +142,16 @@ Hashes RunModels::restored(const Model& model) {
     if (error.kind() != ErrorKind::kCorrupt) throw;
     damage = error.what();
   }
-  log::warning("a model on this machine is damaged: it is made again", {{"problem", damage}});
+  log::warning("a model on this machine is damaged: rebuilding it", {{"problem", damage}});
   try {
     model.make(model);
     const Hashes made = checkpoint::rehash(model.folder, model.root_sha256);
-    log::info("damaged model made again", {{"folder", model.folder.string()}});
+    log::info("damaged model rebuilt", {{"folder", model.folder.string()}});
     return known_[model.folder] = made;
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kIo || error.kind() == ErrorKind::kCancelled) throw;
     throw Error(ErrorKind::kCorrupt,
-                damage + "\nxffl cannot make it again: " + error.what() +
+                damage + "\nxffl cannot rebuild it: " + error.what() +
                     "\nCopy the file from a backup of the run folder, then `xffl run`; or start "
                     "another run with `xffl run --new`");
   }

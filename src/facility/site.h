@@ -23,8 +23,8 @@
 
 namespace xffl::facility {
 
-/// Turns a facility's wrong answer (a vanished file, nonsense instead of SFTP, a missing command)
-/// into kRemote, the kind of a lost link: a retry may succeed, and the other facilities continue.
+/// Turns a facility's wrong answer (a missing file, an invalid SFTP packet, a missing command) into
+/// kRemote, the kind of a lost link: a retry may succeed, and the other facilities continue.
 template <class Body>
 auto at_the_facility(Body&& body) {
   try {
@@ -51,8 +51,8 @@ class Site {
   Site(Context& context, const plan::RoundPlan& plan, const plan::FacilityPlan& facility);
 
   job::JobSpec spec(int attempt) const;
-  /// The spec by which to judge the report of a pushed attempt: spec() with the settings of the
-  /// job.json that the job got, because a restart may have changed the configuration since.
+  /// The spec for the check of a pushed attempt's report: spec() with the settings of the pushed
+  /// job.json, because the configuration may have changed since the push.
   job::JobSpec pushed_spec(int attempt) const;
   RemotePath folder(int attempt) const { return plan::attempt_folder(facility, attempt); }
   RemotePath report_path(int attempt) const { return folder(attempt) / plan::kReportFile; }
@@ -154,7 +154,7 @@ class FacilityJob {
  public:
   explicit FacilityJob(Site& site) : site_(site) {}
 
-  /// Renders the script into the archive. Returns the event to record before the submission.
+  /// Renders the script into the run folder. Returns the event to record before the submission.
   history::SubmitIntended prepare_submission(int attempt);
   JobId submit(int attempt, std::stop_token stop);
   std::vector<JobId> find(int attempt, std::stop_token stop);
@@ -173,7 +173,7 @@ class FacilityJob {
 
   /// The end of the job's output, for users.
   std::string output_tail(int attempt);
-  /// Tells the observer of a new line of metrics. Best effort.
+  /// Passes a new line of metrics to the observer. Best effort.
   void show_progress(int attempt);
 
  private:
@@ -225,13 +225,13 @@ class UpdateFetch {
   int64_t max_sequence_length(int64_t max_positions) const;
   /// The report of this attempt. Throws kRejected for the report of another attempt.
   Report read_report(int attempt, const Expected& expected);
-  /// Fetches the report, and into the archive the update that the report names. Throws kRemote when
-  /// the report has vanished.
+  /// Fetches the report, and fetches the update that the report names into the run folder. Throws
+  /// kRemote when the report no longer exists.
   Report bring(int attempt, const Expected& expected, std::stop_token stop);
-  /// The fetched update, before and after its publication in the archive.
+  /// The fetched update, before and after its publication in the run folder.
   std::filesystem::path stored() const { return site_.archive() / "update"; }
   std::filesystem::path fetched() const;
-  /// Whether the archive holds the update whole, from a coordinator that did not record it.
+  /// Whether the run folder holds the whole update, from a coordinator that did not record it.
   bool is_stored(const std::string& update_sha256) const;
   /// Returns the norm of the update's change divided by its model's norm; 0: not measured.
   double check_change(const Report& report, const Expected& expected) const;

@@ -368,7 +368,7 @@ void Sftp::make_dirs(const RemotePath& folder) {
   const Deadline deadline = operation_deadline();
   for (const std::string& each : folders)
     request(kMkdir, WireWriter().string(each).u32(kHasMode).u32(0700), {}, {}, deadline);
-  for (size_t i = 0; i < folders.size(); ++i) receive({}, deadline);  // stat() tells the result
+  for (size_t i = 0; i < folders.size(); ++i) receive({}, deadline);  // stat() shows the result
   // make_dirs() accepts a symbolic link to a folder if list() succeeds.
   const auto info = stat(folder);
   if (info && info->type == FileInfo::Type::kFolder) return;

@@ -76,7 +76,7 @@ void cancel_of_left(facility::Context& context, const history::Request& request)
     }
 }
 
-// Whether the journal has what the request asks for.
+// Whether the journal already holds the effect of the request.
 bool is_recorded(const history::RunState& run_state, const history::Request& request) {
   for (const FacilityName& name : request.facilities) {
     const auto left = run_state.left.find(name);

@@ -222,7 +222,7 @@ void evaluate_last(facility::Context& context, const plan::RoundPlan& plan, std:
     if (threads[i].error) record_missing(context, plan, plan.facilities[i], threads[i].error, stop);
   for (const auto& [name, facility] : context.history.round(plan.round).facilities)
     if (facility.missing)
-      log::warning("the last global model was not measured here; it is published all the same",
+      log::warning("the last global model was not measured here; it is published nevertheless",
                    {{"facility", name.str()}, {"reason", *facility.missing}});
 }
 
@@ -258,7 +258,7 @@ void cancel_round(facility::Context& context, const plan::RoundPlan& plan,
   parallel_for(count, count, [&](size_t i) {
     try {
       facility::FacilityDriver(context, plan, plan.facilities[i]).cancel(reason, stop);
-    } catch (Error& error) {  // the other facilities' jobs are cancelled all the same
+    } catch (Error& error) {  // the other facilities' jobs are cancelled nevertheless
       error.add_context(plan.facilities[i].facility.str());
       problems[i] = error;
     }

@@ -42,7 +42,7 @@ struct ProcessJob {
 
   JobId id() const { return JobId(std::to_string(leader) + "." + std::to_string(start_ticks)); }
 
-  /// True when the leader runs. Cheap; false says nothing about the session's other processes.
+  /// True when the leader runs. Cheap. After false, other processes of the session may still run.
   bool leader_alive() const {
     const auto info = process_info(leader);
     return info && info->alive() && info->start_ticks == start_ticks;

@@ -135,7 +135,7 @@ constexpr auto kUnknownOutcome = std::to_array<std::string_view>({
     "broken pipe",
     "communication connection failure",
     "unspecified error",
-    // The login node's own trouble: exhausted limits, or a file system that fails.
+    // Errors of the login node itself: exhausted limits, or a failing file system.
     "too many open files",
     "too many users",
     "stale file handle",

@@ -14,8 +14,8 @@
 //   taken     written by the coordinator: the job runs job.sh of the next attempt's folder
 //   closed    written by either side: the job ends
 //
-// The journal says which job owns the allocation. The job id in claim/owner, beside the file, can
-// contradict the journal but not replace the journal.
+// The journal names the job that owns the allocation. The job id in claim/owner, beside the file,
+// can contradict the journal but not replace the journal.
 #pragma once
 
 #include <chrono>

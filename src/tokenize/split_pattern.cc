@@ -407,8 +407,8 @@ struct SplitPattern::Compiled {
 SplitPattern::SplitPattern(std::string_view pattern)
     : compiled_(std::make_unique<Compiled>(Translator(pattern).run())) {
   if (!compiled_->matches_nothing()) return;
-  throw Error(ErrorKind::kUnsupported, "the split pattern " + log::printable(pattern, 300) +
-                                           " may match no character at all");
+  throw Error(ErrorKind::kUnsupported,
+              "the split pattern " + log::printable(pattern, 300) + " may match the empty text");
 }
 
 SplitPattern::SplitPattern(std::unique_ptr<Compiled> compiled) : compiled_(std::move(compiled)) {}

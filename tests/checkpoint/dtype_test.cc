@@ -12,7 +12,7 @@
 namespace xffl::checkpoint {
 namespace {
 
-TEST(Dtype, NamesAndSizes) {
+TEST(Dtype, HasTheNamesAndSizesOfSafetensors) {
   for (const Dtype dtype : {Dtype::kF64, Dtype::kF32, Dtype::kF16, Dtype::kBF16, Dtype::kI64,
                             Dtype::kI32, Dtype::kI16, Dtype::kI8, Dtype::kU8, Dtype::kBool}) {
     EXPECT_EQ(parse_dtype(to_string(dtype)), dtype);

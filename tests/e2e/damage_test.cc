@@ -67,7 +67,7 @@ TEST_F(Damage, OfTheMasterBetweenTwoRoundsIsAveragedAway) {
   });
   expect_right_model(code);
   EXPECT_THAT(log(), HasSubstr("r0001/master/model.safetensors is damaged"));
-  EXPECT_THAT(log(), HasSubstr("made again"));
+  EXPECT_THAT(log(), HasSubstr("damaged model rebuilt"));
 }
 
 TEST_F(Damage, OfTheMasterOfAKilledRunIsAveragedAway) {
@@ -81,7 +81,7 @@ TEST_F(Damage, OfTheMasterOfAKilledRunIsAveragedAway) {
   EXPECT_THAT(again.err, HasSubstr("r0001/master/model.safetensors is damaged"));
 }
 
-TEST_F(Damage, OfTheFirstMasterAndTheNextAreMadeAgainFromTheInput) {
+TEST_F(Damage, OfTheFirstTwoMastersIsRepairedFromTheInput) {
   const int code = run_with("published", [&](int stop) {
     if (stop != 1) return;
     flip_in_data(file("r0000/master/model.safetensors"));
@@ -108,7 +108,7 @@ TEST_F(Damage, OfTheGlobalModelNeverReachesAFacility) {
   EXPECT_EQ(project_.trainings().size(), 4u) << "no job met a damaged model";
 }
 
-TEST_F(Damage, OfTheLastModelIsMendedBeforeTheRunIsComplete) {
+TEST_F(Damage, OfTheLastModelIsRepairedBeforeTheRunIsComplete) {
   const int code = run_with("published", [&](int stop) {
     if (stop == 2) flip_in_data(file("r0002/global/model.safetensors"));
   });

@@ -108,7 +108,7 @@ TEST_F(SlurmScript, ADamagedModelIsNotTrainedOn) {
 }
 
 // A module's openssl may be wrong: only its success is final.
-TEST_F(SlurmScript, OpensslAloneRejectsNoModel) {
+TEST_F(SlurmScript, AFailureOfOpensslAloneRejectsNoModel) {
   const fs::path model = dir_ / "model.safetensors";
   write_file_atomic(model, "weights");
   const std::string sha256 = sha256_hex("weights");

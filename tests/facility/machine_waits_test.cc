@@ -254,7 +254,7 @@ TEST(FacilityMachinePaused, AJobThatAppearsIsAdopted) {
 }
 
 // The machine retries for as long as the policy says; status shows early that it will hardly help.
-TEST(Machine, ARepeatedTroubleNeedsTheUser) {
+TEST(Machine, RepeatedErrorsNeedTheUser) {
   MachineFixture fixture;
   fixture.give(Resumed{});
   for (int failures = 1; failures <= 8; ++failures) {

@@ -139,7 +139,7 @@ TEST(RoundEnd, AReportAtTheEndOfTheRoundIsFetched) {
 }
 
 // `xffl leave --now` ends the facility's part under every on_missing.
-TEST(RoundEnd, ADepartureClosesTheRunningJob) {
+TEST(RoundEnd, AFacilityThatLeavesClosesItsRunningJob) {
   MachineFixture fixture;
   fixture.to_the_job();
   fixture.now.left = "its allocation is spent";
@@ -153,7 +153,7 @@ TEST(RoundEnd, ADepartureClosesTheRunningJob) {
   EXPECT_EQ(fixture.last.machine.known.missing, "it left the run: its allocation is spent");
 }
 
-TEST(RoundEnd, ADepartureKeepsAReportedUpdate) {
+TEST(RoundEnd, AFacilityThatLeavesKeepsItsReportedUpdate) {
   MachineFixture fixture;
   fixture.to_the_job();
   fixture.now.left = "its allocation is spent";

@@ -153,7 +153,7 @@ TEST(JobSpec, RejectsInvalidSpecsWhenWriting) {
   EXPECT_THAT(message_of(ErrorKind::kCorrupt, [&] { format_job_spec(spec); }), HasSubstr("UTF-8"));
 }
 
-TEST(JobSpec, HostileTexts) {
+TEST(JobSpec, RejectsHostileTexts) {
   for (const std::string& text :
        {std::string(), std::string("[]"), std::string("null"), std::string(100'000, '['),
         std::string(2u << 20, ' '), std::string("{\"version\":1,\"version\":1}")}) {

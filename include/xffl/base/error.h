@@ -29,7 +29,7 @@ enum class ErrorKind {
   kFailed,       // the federation or the training itself failed (quorum missed, loss not finite)
 };
 
-/// "config", "corrupt", ...: the word for a kind in messages and logs.
+/// The word for a kind in messages and logs: "config", "corrupt", ...
 std::string_view to_string(ErrorKind kind);
 
 /// The process exit code of a kind; docs/reference/exit_codes.md lists the exit codes.

@@ -2,8 +2,9 @@
 //
 // The writer of a folder computes the hashes beside the SHA-256 of the manifest, from the same
 // bytes. "<folder>.blocks" beside the folder keeps them: the manifest, the XXH3 of each block of
-// kHashBlockBytes, and the XXH3 of all this. The file can be lost: the folder's root hash, which
-// the caller knows from the journal, decides, and the SHA-256 of the files gives the file again.
+// kHashBlockBytes, and the XXH3 of all this. The file may be lost: the caller knows the folder's
+// root hash from the journal, and rehash() writes the file again after it has compared the SHA-256
+// of all files.
 #pragma once
 
 #include <atomic>
@@ -42,9 +43,9 @@ void check_block(const std::filesystem::path& path, const ManifestFile& file, ui
 /// Throws kCorrupt unless the file at `path` has the size and the blocks of `file`. Reads the file.
 void check_blocks(const std::filesystem::path& path, const ManifestFile& file);
 
-/// Verifies the blocks of a mapped file, each once. Thread-safe: a thread that meets a block in
-/// another thread's hands does not wait for the result, so a caller's result is good when all
-/// callers have returned.
+/// Verifies the blocks of a mapped file, each once. Thread-safe. A thread does not wait for a block
+/// that another thread is verifying; the bytes are therefore verified when the calls of all threads
+/// have returned.
 class BlockCheck {
  public:
   /// Throws kCorrupt unless `mapped` has the size of `file`. `file` and the

@@ -38,10 +38,12 @@ class ModelFolder {
   bool contains(std::string_view name) const;
   const TensorSpec& spec(std::string_view name) const;
   std::span<const std::byte> data(std::string_view name) const;
-  /// Verifies the blocks that hold `part`, bytes of data(), unless verified before. Thread-safe; a
-  /// result made of the bytes is good when verify() has returned in all threads.
+  /// Verifies the blocks that hold `part`, bytes of data(), each block once. Thread-safe. One call
+  /// may return while another thread still verifies the same block: a result computed from the
+  /// bytes is valid when verify() has returned in all threads.
   void verify(std::span<const std::byte> part) const;
-  /// Verifies all other blocks, and the files without tensors again: all files are then as written.
+  /// Verifies the blocks that verify() has not verified, and again the files without tensors. After
+  /// this call all files are known to have the bytes that their writer wrote.
   void verify_all() const;
 
  private:

@@ -54,8 +54,8 @@ class SafetensorsFile {
   const std::filesystem::path& path() const { return file_.path(); }
   bool contains(std::string_view name) const;
   const TensorSpec& spec(std::string_view name) const;  // throws kNotFound
-  /// Verifies the blocks that hold `part`, bytes of data(), unless verified before; see BlockCheck.
-  /// False when `part` is not in this file. Without block hashes no effect.
+  /// Verifies the blocks that hold `part`, bytes of data(), each block once; see BlockCheck.
+  /// Returns false when `part` is not in this file. Without block hashes verify() checks nothing.
   bool verify(std::span<const std::byte> part) const;
   void verify_all() const;
   /// The tensor's bytes, row-major, little-endian, not necessarily aligned; the bytes live as long
@@ -91,7 +91,7 @@ class SafetensorsWriter {
   ~SafetensorsWriter();  // removes the temp file when not finished
   SafetensorsWriter(SafetensorsWriter&&) noexcept;
 
-  /// Appends the next bytes of the data, in tensor order; any piece size.
+  /// Appends the next bytes of the data, in the order of the tensors and in pieces of any size.
   void write(std::span<const std::byte> bytes);
   /// Appends `size` bytes, produced piece by piece in order: `make(offset, to)` fills `to`, a
   /// buffer of the writer, with the bytes from `offset` on. `size` and each piece are multiples of

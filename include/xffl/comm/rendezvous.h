@@ -4,9 +4,9 @@
 // If RANK or WORLD_SIZE is set, the variables are RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
 // MASTER_PORT. Otherwise they are srun's SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, and the first
 // host of SLURM_STEP_NODELIST (or SLURM_JOB_NODELIST); the port derives from SLURM_JOB_ID and
-// SLURM_STEP_ID. Without Slurm's variables the process is a world of one, which needs no
-// rendezvous. XFFL_COMM_TIMEOUT is the number of seconds after which a rank stops waiting for
-// another rank (600).
+// SLURM_STEP_ID. Without Slurm's variables the world size is 1, which needs no rendezvous.
+// XFFL_COMM_TIMEOUT is the number of seconds after which a rank stops waiting for another rank
+// (600).
 #pragma once
 
 #include <chrono>

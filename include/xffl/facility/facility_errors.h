@@ -1,9 +1,10 @@
 // The border between this machine's errors and a facility's.
 //
-// A session or a scheduler may fail in any way: the server refuses an exec request, answers
-// nonsense, or a library throws. These decorators translate each failure of a call into a kind that
-// the contracts of Session and Scheduler name, so that one facility's trouble is retried and never
-// ends the run. An error that leaves the facility's code with another kind concerns this machine.
+// A session or a scheduler may fail in any way: the server refuses an exec request or sends an
+// invalid answer, or a library throws. These decorators translate each failure of a call into a
+// kind that the contracts of Session and Scheduler name, so that the coordinator retries the call
+// and the error of one facility never ends the run. An error that leaves the facility's code with
+// another kind concerns this machine.
 #pragma once
 
 #include <map>

@@ -34,7 +34,8 @@ std::optional<submit::KeptAllocation> kept_allocation_of(const plan::FacilityPla
                                                          int round, const StateOf& state);
 
 /// The attempt for which xffl submitted `job`; Slurm knows the job by this attempt's name and
-/// folder. The attempt differs from `now` when a kept allocation took the attempt `now`.
+/// folder. If the attempt `now` runs in a kept allocation, the attempt is an earlier one than
+/// `now`.
 struct AttemptNumber {
   int round = 0;
   int attempt = 0;
@@ -42,9 +43,10 @@ struct AttemptNumber {
 };
 AttemptNumber first_attempt(AttemptNumber now, const JobId& job, const StateOf& state);
 
-/// Removes the files of round `old` at the facility when `newest` is published. Keeps the small
-/// files of the attempt for which xffl submitted the newest round's job until xffl submits another
-/// job, because Slurm may requeue the kept files' job. Throws kCancelled on `stop`.
+/// Removes the files of round `old` at the facility when `newest` is published. The small files of
+/// one attempt stay: Slurm may requeue the newest round's job, which then needs the files of the
+/// attempt that it was submitted for. They stay until xffl submits another job. Throws kCancelled
+/// on `stop`.
 void remove_round(remote::Session& session, const plan::FacilityPlan& facility, int old, int newest,
                   const StateOf& state, const std::stop_token& stop = {});
 

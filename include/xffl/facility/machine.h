@@ -186,7 +186,7 @@ struct JobWatch {
 struct Idle {};
 // The attempt is open; the submission is not on record yet.
 struct Pushing {};
-// The submission is on record, and certainly no job exists.
+// The submission is on record, and no job of the attempt exists.
 struct Submitting {
   bool searched = false;  // a search after an unanswered submission found no job
 };
@@ -273,8 +273,8 @@ Step step(const FacilityPolicy& policy, FacilityMachine machine, const Event& ev
 inline constexpr std::string_view kAuthPause = "paused: authentication needed";
 /// The prefix of describe() while needs_user().
 inline constexpr std::string_view kNeedsUser = "needs you";
-/// True when the facility's trouble repeats so often that it will hardly pass by itself. The
-/// machine retries all the same.
+/// True when the facility's errors repeat so often that a user probably has to act. The machine
+/// nevertheless continues to retry.
 bool needs_user(const FacilityMachine& machine);
 /// A short description of the facility's activity for users: "pending (Priority)".
 std::string describe(const FacilityMachine& machine);

@@ -16,8 +16,9 @@ struct ModelBytes {
   uint64_t master = 0;     // the coordinator's float32 master, with the server optimizer's state
   uint64_t adapted = 0;    // with LoRA: the model under the adapter, sent once; else 0
 
-  /// At a facility: the model and the update of a round, and a tenth for temporary files. Excludes
-  /// checkpoints and kept optimizer states, whose sizes the trainer decides.
+  /// The space that a round needs at a facility: the model, the update, and a tenth more for
+  /// temporary files. Excludes checkpoints and kept optimizer states, whose sizes the trainer
+  /// decides.
   uint64_t at_facility() const { return (published + update) / 10 * 11 + adapted; }
   /// The part of at_facility() that a job writes after the push of its model. With `unpacks` the
   /// job also writes the model, which it makes from differences.
@@ -25,8 +26,8 @@ struct ModelBytes {
     const uint64_t there = adapted + (unpacks ? 0 : published);
     return at_facility() - std::min(at_facility(), there);
   }
-  /// On this machine: two global models with their masters (the old and the new model), and all
-  /// updates.
+  /// The space that a round needs on this machine: the old and the new global model with their
+  /// masters, and all updates.
   uint64_t here(uint64_t num_facilities) const {
     return 2 * (master + published) + num_facilities * update + adapted;
   }

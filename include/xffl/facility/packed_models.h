@@ -15,13 +15,14 @@
 
 namespace xffl::facility {
 
-/// Whether the facility's jobs unpack models (transfer.pack).
+/// Whether the facility's jobs can unpack models, by transfer.pack and the trainer.
 bool unpacks(const config::Facility& facility);
 
 /// Whether an attempt may get its model packed. A round's first attempt may, after an accepted
 /// update of the facility in the previous round, because the job of that update has checked the
-/// previous model. Other attempts get the whole model. With transfer.pack: auto, the link must also
-/// limit the push, by the rates in the journal, so that a restart decides the same.
+/// previous model. Other attempts get the whole model. With transfer.pack: auto, the rates in the
+/// journal must also show that the link limits the push; a restarted coordinator therefore decides
+/// in the same way.
 bool takes_packed(const config::Facility& facility, const plan::RoundPlan& plan, int attempt,
                   const StateOf& state);
 

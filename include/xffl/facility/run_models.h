@@ -1,9 +1,10 @@
-// The models of a run on this machine: their hashes, and damaged models made again.
+// The models of a run on this machine: their hashes, and the rebuilding of damaged models.
 //
 // The journal has the root hash of each model and master. RunModels gives the block hashes with
-// which readers verify the bytes that they read. A damaged global model is rounded again from its
-// master. A damaged master is averaged again from the previous master and the round's updates; the
-// masters of round 0 come from the models in xffl.yaml. RunModels accepts only the bytes on record.
+// which readers verify the bytes that they read. RunModels rounds a damaged global model again from
+// its master. It averages a damaged master again from the previous master and the round's updates;
+// the masters of round 0 come from the models in xffl.yaml. RunModels accepts only the bytes on
+// record.
 #pragma once
 
 #include <filesystem>
@@ -31,7 +32,7 @@ void publish_with_hashes(history::RunHistory& history, const std::filesystem::pa
 checkpoint::Dtype dtype_of(job::FloatType type);
 
 /// Thread-safe. All functions throw kCorrupt, naming the file and a remedy, for a damaged model
-/// that cannot be made again.
+/// that cannot be rebuilt.
 class RunModels {
  public:
   RunModels(const config::Experiment& experiment, const history::RunFolder& folder,
@@ -39,11 +40,11 @@ class RunModels {
       : experiment_(experiment), folder_(folder), history_(history) {}
 
   /// Makes the models of round 0 in a folder like RunFolder::round(0), as the import did. Empty:
-  /// the models of round 0 cannot be made again.
+  /// the models of round 0 cannot be rebuilt.
   std::function<void(const std::filesystem::path& round)> make_first;
 
   /// The hashes of a round's model, by the journal: 0 is the imported model. A model without block
-  /// hashes is hashed once, and made again when it is damaged.
+  /// hashes is hashed once, and rebuilt when it is damaged.
   checkpoint::Hashes global(int round);
   checkpoint::Hashes master(int round);
   /// With LoRA: the model under the adapters.
@@ -53,11 +54,11 @@ class RunModels {
   /// the journal of an earlier release has none. Throws kCorrupt for a damaged update.
   std::vector<aggregate::Input> inputs(int round) const;
 
-  /// Makes the model again if it is damaged. Reads the whole model.
+  /// Rebuilds the model if it is damaged. Reads the whole model.
   void restore_global(int round);
   void restore_master(int round);
   void restore_adapted();
-  /// Reads the global model and compares its block hashes; makes a damaged model again.
+  /// Reads the global model and compares its block hashes; rebuilds a damaged model.
   void check_global(int round);
 
   /// Calls body(hashes) for a body that reads the global model of `round`. When the body throws

@@ -22,7 +22,8 @@ struct Programs {
   std::filesystem::path trainer;  // the built-in trainer
 };
 
-// A simulation or a test passes other objects.
+// The implementations of the interfaces with side effects that a run uses. A simulation or a test
+// passes its own implementations.
 struct Services {
   Clock& clock;
   // Opens a session for commands and small files.
@@ -33,8 +34,8 @@ struct Services {
                                                    std::shared_ptr<remote::Session>)>
       scheduler;
   Programs programs;
-  // The expiry of the facility's credential, if the credential expires, and an interactive login.
-  // Either function may be absent.
+  // The first function returns the expiry of the facility's credential, empty if the credential
+  // does not expire. The second function logs in interactively. Both functions may be empty.
   std::function<std::optional<Clock::UtcTime>(const config::Facility&)> credential_expiry = {};
   std::function<void(const config::Facility&, const remote::Ask&)> log_in = {};
 };

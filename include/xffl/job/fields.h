@@ -69,7 +69,8 @@ struct Field {
   std::string_view shape{};    // the pattern in words: "a name such as 'booster'"
   // A further problem of a text, as the end of a sentence; "" for a valid text.
   std::string (*validate)(std::string_view text) = nullptr;
-  // True where the struct's other fields give the field a meaning; null: always.
+  // Returns whether the field applies to an object, by the struct's other fields; null: it always
+  // does.
   std::function<bool(const void* object)> applies{};
   std::string_view condition{};  // applies() in words: "access: ssh"
   bool omit_default = false;     // xffl.yaml omits the field while it has its default
@@ -78,7 +79,8 @@ struct Field {
   bool omit_empty = false;       // JSON: absent when empty
   int since = 1;                 // JSON: the first format version with the field
 
-  // Set by field(): `object` is the struct of the field's table.
+  // The function field() sets the following members. `object` is the struct to which the field's
+  // table belongs.
   std::function<Value(const void* object)> get{};
   std::function<void(void* object, const Value& value)> set{};
   std::function<void*(void* object)> inner{};               // the struct of a section's table
@@ -184,7 +186,8 @@ void from_value(Member& member, const Value& value) {
   }
 }
 
-/// The field of a struct's member; `field` holds the rest of the description.
+/// Makes the field `name` that reads and writes the struct's `member`. `field` may hold further
+/// properties of the description, such as bounds.
 template <class Object, class Member>
 Field field(std::string_view name, Member Object::*member, std::string_view help = {},
             Field field = {}) {

@@ -58,8 +58,8 @@ constexpr auto names_of(Sharding) {
   return enum_names("none", "optimizer", "gradients", "full", "hybrid", "hybrid_zero2");
 }
 
-/// The activations that backward computes again: "none", "cheap": norms and activation functions,
-/// or "full": a whole block from its input.
+/// The activations that the backward pass recomputes instead of keeping them: "none"; "cheap": the
+/// outputs of norms and activation functions; or "full": a whole block from its input.
 enum class Recompute { kNone, kCheap, kFull };
 constexpr auto names_of(Recompute) { return enum_names("none", "cheap", "full"); }
 

@@ -29,8 +29,8 @@ inline constexpr int64_t kIgnoreLabel = -100;
 /// The number of rows of logits, among `num_rows`, that exist at once.
 int64_t head_chunk_rows(at::Device device, int64_t num_rows, int64_t vocab_size);
 
-/// The targets among the labels, if the caller knows them. Otherwise the host waits for a GPU twice
-/// to find the targets.
+/// The targets among the labels, if the caller knows them. If the caller does not, head_loss()
+/// finds the targets, for which the host waits for a GPU twice.
 struct Targets {
   int64_t count = -1;   // -1: unknown; else all labels are in the vocabulary
   at::Tensor rows_M{};  // int64, on the labels' device; undefined: all labels are targets

@@ -44,8 +44,8 @@ struct UnitHooks {
   std::function<void(int unit, UnitUse use)> leave;
 };
 
-/// The activations that backward recomputes, with the same bits. kCheap recomputes the outputs of
-/// norms and of SwiGLU, kFull a whole block from its input.
+/// The activations that the backward pass recomputes, with the same bits. kCheap recomputes the
+/// outputs of norms and of SwiGLU, kFull a whole block from its input.
 using job::Recompute;
 
 struct ModelOptions {

@@ -27,8 +27,8 @@ void read_parameter(const checkpoint::ModelFolder& folder, const ParameterSpec& 
                     at::Tensor out);
 
 /// Fills `out`, contiguous float32, with the initial values: normal(0, initializer_range) for
-/// matrices, ones for norms, zeros for biases. The same seed gives the same bytes on every machine
-/// and for every thread count.
+/// matrices, 1 for norms, 0 for biases. The same seed gives the same bytes on every machine and for
+/// every thread count.
 void initialize_parameter(const ParameterSpec& spec, double initializer_range, uint64_t seed,
                           at::Tensor out);
 

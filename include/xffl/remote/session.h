@@ -1,4 +1,5 @@
-// Access to a facility: commands, file queries and transfers. One of the four external interfaces.
+// Access to a facility: commands, file queries and transfers. One of the four interfaces with side
+// effects (docs/developer/architecture.md).
 //
 // Implementations: the local machine and SSH; tests have fakes. Every call blocks with its own
 // deadline. A failure of the link throws kRemote, and the effect of the call is then unknown:

@@ -1,9 +1,10 @@
-// A stop token for every call of a session by one thread, the short calls included.
+// A stop token that every call of a session by one thread obeys, also the short calls.
 //
-// An action at a facility consists of many short calls (stat, rename, look), each with its own time
-// limit. A hostile or slow facility can make their sum arbitrarily long. While a StopScope lives,
-// each blocking call of a session by its thread throws kCancelled after a stop request, within half
-// a second, also while the call connects or waits for another thread's connection attempt.
+// An action at a facility consists of many short calls (stat(), rename(), look()), each with its
+// own time limit. A hostile or slow facility can make their sum arbitrarily long. While a StopScope
+// lives, each blocking call of a session by its thread throws kCancelled after a stop request,
+// within half a second, also while the call connects or waits for another thread's connection
+// attempt.
 //
 // An inner scope also obeys the outer scopes of its thread. Other threads are not affected.
 #pragma once

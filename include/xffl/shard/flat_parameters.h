@@ -137,9 +137,10 @@ class FlatParameters {
 
   /// Begins a step: the gradients start from zero.
   void begin_step();
-  /// The caller must call the function before the backward of the last micro-batch of a step.
+  /// Declares whether the next backward pass belongs to the last micro-batch of a step.
   void set_last_micro_batch(bool last) { last_micro_batch_ = last; }
-  /// Whether this micro-batch overwrites a unit's gradients; it adds to them otherwise.
+  /// Prepares a unit's gradients for this micro-batch. Returns true when the micro-batch overwrites
+  /// the gradients, and false when it adds to them.
   bool open_gradients(int unit);
   /// Declares the unit's gradients of this micro-batch complete.
   void close_gradients(int unit);
@@ -165,8 +166,8 @@ class FlatParameters {
   bool is_copy() const {
     return groups_.replicas->rank() > 0 || (!states_split() && groups_.gather->rank() > 0);
   }
-  /// The sizes of the spare buffers for values, and for gradients. No unit uses a spare buffer now.
-  /// The pools keep at most two buffers of a size.
+  /// The sizes of the unused buffers in the pools for values and for gradients. A pool keeps at
+  /// most two unused buffers of a size.
   std::vector<int64_t> spare_values() const { return values_pool_.sizes(); }
   std::vector<int64_t> spare_gradients() const { return gradients_pool_.sizes(); }
   /// Waits for prefetched, unused values. Call finish_gathers() before writing to copies.

@@ -1,7 +1,8 @@
-// A facility's batch system. One of the four interfaces to the world.
+// A facility's batch system. One of the four interfaces with side effects
+// (docs/developer/architecture.md).
 //
 // A job that the scheduler does not mention is kUnknown, never finished: only the report in the
-// job's folder says that its training succeeded. submit() throws kRemote when the scheduler's
+// job's folder shows that its training succeeded. submit() throws kRemote when the scheduler's
 // answer was lost. The caller then searches for the job by its name, after a settle time, before it
 // submits again; the job's claim (docs/reference/job_json.md) makes a second start harmless.
 // Thread-safe.
@@ -33,13 +34,13 @@ enum class JobState {
 };
 std::string_view to_string(JobState state);
 
-// Why a job ended, as far as the scheduler knows. It classifies failures; only the report says
-// whether the training succeeded.
+// The cause of a job's end, as far as the scheduler knows. The cause classifies failures; only the
+// report shows whether the training succeeded.
 enum class EndCause {
   kOrdinary,        // its script ended by itself, with any exit status
   kInfrastructure,  // a node failure, a boot failure or preemption: a retry may help
   kWalltime,        // the time limit: another job can continue the checkpoint
-  kOutOfMemory,     // the same job would end the same way
+  kOutOfMemory,     // another attempt would run out of memory, too
 };
 std::string_view to_string(EndCause cause);
 

@@ -27,8 +27,8 @@ struct Batch {
   llama::Documents documents;  // set if documents are masked and a sequence has several
 };
 
-/// T of a batch whose longest sequence needs `positions`; no sequence may need more than `most`. A
-/// GPU's libraries prepare plans for each shape, so the function rounds T up on a GPU.
+/// The T of a batch with a longest sequence of `positions` positions. On a GPU the function rounds
+/// T up, to at most `most`, because a GPU's libraries prepare a plan for each shape.
 int64_t batch_positions(int64_t positions, int64_t most, at::Device device);
 
 /// One token without a target, for a rank that has no sequence while other ranks have one.

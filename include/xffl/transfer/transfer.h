@@ -88,10 +88,11 @@ Result push(const Endpoint& facility, const std::filesystem::path& from,
             const checkpoint::Manifest& manifest, const RemotePath& to, std::stop_token stop,
             const OnProgress& on_progress = {});
 
-/// Pushes to a folder whose content a job found to differ from its manifest.json. The folder counts
-/// as incomplete until repair() has compared every chunk of the large files and sent the small
-/// files again. repair() removes files that the manifest does not list, and links nothing. After an
-/// interruption call repair() again: push() would trust the file names.
+/// Repairs a folder at the facility after a job found that its content differs from its
+/// manifest.json. The folder counts as incomplete until repair() has compared every chunk of the
+/// large files and sent the small files again. repair() removes files that the manifest does not
+/// list, and links nothing. After an interruption call repair() again: push() would trust the file
+/// names.
 Result repair(const Endpoint& facility, const std::filesystem::path& from,
               const checkpoint::Manifest& manifest, const RemotePath& to, std::stop_token stop,
               const OnProgress& on_progress = {});

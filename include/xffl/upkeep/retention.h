@@ -34,8 +34,8 @@ class RetentionWorker {
   void after(const plan::RoundPlan& plan);
   /// Calls after() for the last round that an earlier coordinator published, if any.
   void after_last();
-  /// Waits until all removals were tried, with one retry of the last failures; or until `stop`; or
-  /// for `patience` in all. Logs the facilities whose removals are not complete then.
+  /// Waits until all removals were tried, with one retry of the last failures; at most until
+  /// `stop`, and at most for `patience`. Logs the facilities whose removals are not complete then.
   void finish(std::stop_token stop, std::chrono::nanoseconds patience = kLastRemovals);
 
  private:

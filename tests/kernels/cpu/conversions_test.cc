@@ -127,7 +127,7 @@ TEST(Half, RoundsToTheNearestTiesToEven) {
   }
 }
 
-TEST(Half, KnownRoundings) {
+TEST(Half, RoundsKnownValuesToTheNearest) {
   EXPECT_EQ(float_to_bf16(1.0f), 0x3f80);
   EXPECT_EQ(float_to_bf16(1.00390625f), 0x3f80);  // 1 + 2^-8, half-way, down to even
   EXPECT_EQ(float_to_bf16(1.01171875f), 0x3f82);  // 1 + 3 * 2^-8, half-way, up to even

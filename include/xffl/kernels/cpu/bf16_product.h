@@ -1,8 +1,9 @@
 // Products of bfloat16 matrices by AVX512-BF16's dot products, summed in float32.
 //
-// For processors without AMX. At a small LLaMA's shapes a Zen 4 core of 224 GFLOP/s reaches 190 to
-// 225 GFLOP/s with these products, and 170 to 205 with oneDNN's. These products sum a weight's
-// gradient in float32, whereas oneDNN rounds each product to bfloat16 first.
+// These products are for processors without AMX. At a small LLaMA's shapes a Zen 4 core of 224
+// GFLOP/s reaches 190 to 225 GFLOP/s with these products, and 170 to 205 with oneDNN's. These
+// products sum a weight's gradient in float32, whereas oneDNN rounds each product to bfloat16
+// first.
 #pragma once
 
 #include <cstdint>

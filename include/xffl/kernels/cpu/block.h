@@ -74,7 +74,7 @@ struct BlockKernels {
                              W scale, W* scratch, Multiply<W> multiply);
 };
 
-/// The sets that this processor can run: the portable one first, the fastest one last.
+/// The sets of kernels that this processor can run, from the portable set to the fastest set.
 template <class T>
 const std::vector<BlockKernels<T>>& all_block_kernels();
 

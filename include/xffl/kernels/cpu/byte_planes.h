@@ -14,8 +14,8 @@ XFFL_INLINE uint16_t sign_mask(uint16_t word) {
   return static_cast<uint16_t>(static_cast<int16_t>(word) >> 15);
 }
 
-/// Maps sign and magnitude to a number that grows as the float does. The function is its own
-/// inverse.
+/// Maps the bits of a float (sign and magnitude) to an integer, in the order of the floats. The
+/// function is its own inverse.
 XFFL_INLINE uint16_t in_order(uint16_t word) {
   return static_cast<uint16_t>(word ^ (sign_mask(word) & 0x7fff));
 }

@@ -70,8 +70,8 @@ struct Conversions {
   bool (*any_non_finite_64)(const std::byte* from, size_t n, uint64_t exponent);
 };
 
-/// The sets that this processor can run: the portable one first, the fastest one last. All sets
-/// compute the same bits.
+/// The sets of loops that this processor can run, from the portable set to the fastest set. All
+/// sets compute the same bits.
 const std::vector<Conversions>& all_conversions();
 
 }  // namespace xffl::kernels

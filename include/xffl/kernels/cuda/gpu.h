@@ -42,7 +42,8 @@ struct AdamwTensors {
   const at::Tensor &master_S, &remainder_S, &gradient_S, &copy_S, &first_S, &second_S;
   int64_t num_decayed = 0;  // weight decay applies to elements [0, num_decayed)
 };
-/// Takes a step of AdamW; the same pass rounds the masters to their copy.
+/// Takes a step of AdamW. The same pass rounds float32 masters into their 16-bit copy, if there is
+/// one.
 bool adamw(const AdamwTensors& tensors, const AdamwNumbers& numbers);
 bool split_masters(const at::Tensor& master, const at::Tensor& weight, const at::Tensor& remainder);
 bool join_masters(const at::Tensor& weight, const at::Tensor& remainder, const at::Tensor& master);
