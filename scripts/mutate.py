@@ -4,7 +4,8 @@
 All mutants of tests/mutants/mutants.toml are compiled into one build of the copy (build/mutants), each behind a condition on the
 environment variable XFFL_MUTANT. So a mutant costs the time of its tests, and not of a build. For each mutant the tests run in
 stages: the unit tests of the mutant's module, then the unit tests of the modules above it, then whole federations. The first
-failure ends the mutant. Before the mutants, the same tests run once without a mutant: a test that fails there is left out.
+failure ends the mutant, if the same test then passes without the mutant and fails once more with it. Before the mutants, the same
+tests run once without a mutant: a test that fails there is left out.
 """
 import argparse
 import json
@@ -118,6 +119,14 @@ def write_copy(mutants):
         dependencies.symlink_to((ROOT / '.deps').resolve())
 
 
+def failed_tests(returncode, output):
+    """The names of the failed tests in ctest's output. A ctest that fails without a failed test says nothing about a mutant."""
+    failed = re.findall(r'^\s*\d+ - (\S+) \((?!Skipped|Not Run \(Disabled)', output, re.M)
+    if returncode != 0 and not failed:
+        sys.exit(f'mutate: ctest itself failed with exit code {returncode}: {output[-500:].strip()}')
+    return failed
+
+
 def run_tests(arguments, jobs, mutant=None, exclude=(), stop=True):
     """Runs ctest; the names of the failed tests."""
     environment = dict(os.environ, XFFL_MUTANT=mutant or '', GTEST_BRIEF='1')
@@ -127,10 +136,28 @@ def run_tests(arguments, jobs, mutant=None, exclude=(), stop=True):
     if exclude:
         command += ['-E', '^(' + '|'.join(re.escape(name) for name in exclude) + ')$']
     done = subprocess.run(command, cwd=COPY, env=environment, capture_output=True, text=True)
-    failed = re.findall(r'^\s*\d+ - (\S+) \((?!Skipped|Not Run \(Disabled)', done.stdout, re.M)
-    if done.returncode != 0 and not failed and 'No tests were found' not in done.stdout + done.stderr:
-        failed = ['ctest itself: ' + (done.stdout + done.stderr)[-200:].strip()]
-    return failed
+    return failed_tests(done.returncode, done.stdout + done.stderr)
+
+
+def noticing_test(mutant, plan, left_out, run):
+    """The test that notices the mutant, or None; `run(arguments, mutant, exclude)` gives the names of failed tests.
+
+    A test that fails is repeated, without the mutant and with it. A test that fails without the mutant is left out from now on
+    (it is added to `left_out`); a test that passes with the mutant does not count for this mutant.
+    """
+    undecided = set()
+    for arguments in plan:
+        while failed := run(arguments, mutant, left_out | undecided):
+            alone = ['--no-tests=error', '-R', f'^{re.escape(failed[0])}$']
+            if run(alone, None, ()):
+                print(f'mutate: left out from now on, it fails without a mutant: {failed[0]}', flush=True)
+                left_out.add(failed[0])
+            elif run(alone, mutant, ()):
+                return failed[0]
+            else:
+                print(f'mutate: not counted for {mutant}, it failed once and then passed: {failed[0]}', flush=True)
+                undecided.add(failed[0])
+    return None
 
 
 def main():
@@ -173,11 +200,9 @@ def main():
 
     survivors = []
     for number, mutant in enumerate(chosen, 1):
-        start, noticed = time.monotonic(), None
-        for arguments in plans[mutant['module']]:
-            if failed := run_tests(arguments, options.jobs, mutant['id'], broken):
-                noticed = failed[0]
-                break
+        start = time.monotonic()
+        noticed = noticing_test(mutant['id'], plans[mutant['module']], broken,
+                                lambda arguments, id, exclude: run_tests(arguments, options.jobs, id, exclude))
         if noticed is None:
             survivors.append(mutant)
         verdict = f'noticed by {noticed}' if noticed else f"SURVIVED ({mutant['harm']}): {mutant['effect']}"
