@@ -36,9 +36,11 @@ using std::chrono::seconds;
 using SteadyClock = std::chrono::steady_clock;
 
 // After the deadline: an action that has just begun gets kBegun, the fetch of a report that the
-// driver has seen kFetch, all steps of the attempt's end together kCleanup, and the end of the
-// job's output kTail. Together they end within 20 s.
-constexpr seconds kBegun{5}, kFetch{8}, kCleanup{8}, kTail{2};
+// driver has seen kFetch, all steps of the attempt's end together kCleanup, the end of the job's
+// output kTail, and its times and metrics kTraces each. Together they end within 20 s.
+constexpr seconds kBegun{5}, kFetch{8}, kCleanup{8}, kTail{2}, kTraces{1};
+// At any time, for a job's times ahead of a record, and for the metrics of all attempts at the end.
+constexpr seconds kTimes{10}, kMetrics{60};
 // The driver waits longer for an accepted update that this machine has lost.
 constexpr seconds kRestore{120};
 
@@ -108,6 +110,7 @@ class FacilityDriver::Impl {
       next = step(policy_, std::move(next.machine), event, now());
     }
     const history::FacilityState state = known();
+    if (next.machine.link.last_error.empty()) keep_metrics(state);
     return {state.accepted, state.accepted ? "" : state.missing.value_or("unknown")};
   }
 
@@ -302,22 +305,40 @@ class FacilityDriver::Impl {
                {"seconds_left", std::chrono::duration<double>(limit->left).count()}});
   }
 
+  /// Runs `body`, which reads at the facility for users only: until `after_deadline` after the
+  /// round's deadline, and no longer than `longest` if given.
+  template <class Body>
+  auto within(seconds after_deadline, std::optional<seconds> longest, const Body& body) {
+    const auto began = SteadyClock::now();
+    const ActionLimit limit(remote::StopScope::current(), [&] {
+      return (longest && SteadyClock::now() - began > *longest) ||
+             (obeys_deadline_ && is_past_deadline(seconds(0), began, after_deadline));
+    });
+    const remote::StopScope stop_scope(limit.token());
+    return body();
+  }
+
   void complete(int attempt, history::Event& event) {
     if (auto* opened = std::get_if<history::AttemptOpened>(&event))
       opened->nonce = site_.spec(attempt).key.nonce;
     if (auto* intended = std::get_if<history::SubmitIntended>(&event))
       *intended = job_.prepare_submission(attempt);
     if (auto* failed = std::get_if<history::AttemptFailed>(&event))
-      if (!known().current()->job_id.empty()) failed->output = output_tail(attempt);
+      if (!known().current()->job_id.empty()) {
+        failed->output = within(kTail, {}, [&] { return job_.output_tail(attempt); });
+        failed->usage = within(kTraces, kTimes, [&] { return traces_.usage(attempt); });
+      }
+    if (auto* accepted = std::get_if<history::UpdateAccepted>(&event))
+      accepted->usage = within(kTraces, kTimes, [&] { return traces_.usage(attempt); });
   }
 
-  std::string output_tail(int attempt) {
-    const auto began = SteadyClock::now();
-    const ActionLimit limit(remote::StopScope::current(), [&] {
-      return obeys_deadline_ && is_past_deadline(seconds(0), began, kTail);
+  // Last in the facility's part of the round, so that a restarted coordinator fetches what an
+  // earlier one has not.
+  void keep_metrics(const history::FacilityState& state) {
+    within(kTraces, kMetrics, [&] {
+      for (const history::Attempt& attempt : state.attempts)
+        if (!attempt.job_id.empty()) traces_.keep_metrics(attempt.number);
     });
-    const remote::StopScope stop_scope(limit.token());
-    return job_.output_tail(attempt);
   }
 
   void log_event(int attempt, const history::Event& event) const {
@@ -524,6 +545,7 @@ class FacilityDriver::Impl {
   ModelPush push_{site_};
   FacilityJob job_{site_};
   UpdateFetch fetch_{site_};
+  JobTraces traces_{site_};
   FacilityPolicy policy_;
   Clock::MonotonicTime began_;
   Clock::UtcTime began_utc_;

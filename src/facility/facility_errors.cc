@@ -194,6 +194,9 @@ class GuardedScheduler final : public submit::Scheduler {
     call({ErrorKind::kIo}, stop, [&] { inner_->cancel(job, stop); });
   }
   std::chrono::milliseconds settle_time() const override { return inner_->settle_time(); }
+  std::optional<submit::ClockOffset> clock_offset() const override {
+    return inner_->clock_offset();
+  }
 
  private:
   const std::shared_ptr<submit::Scheduler> inner_;

@@ -1,6 +1,6 @@
 // One facility in one round: its plan, connections and paths (Site), and the actions there.
-// push_model.cc, job.cc and fetch_and_verify.cc implement the actions. Only the driver's thread
-// uses these classes.
+// push_model.cc, job.cc, fetch_and_verify.cc and job_traces.cc implement the actions. Only the
+// driver's thread uses these classes.
 #pragma once
 
 #include <filesystem>
@@ -18,6 +18,7 @@
 #include "xffl/facility/context.h"
 #include "xffl/facility/kept_allocation.h"
 #include "xffl/facility/machine.h"
+#include "xffl/job/job_times.h"
 #include "xffl/plan/facility_layout.h"
 #include "xffl/transfer/transfer.h"
 
@@ -241,6 +242,26 @@ class UpdateFetch {
   /// Whether the facility answers and has the run's folder, but no report.
   bool has_lost(int attempt) const;
   std::optional<std::string> archive_problem(const std::string& update_sha256) const;
+
+  Site& site_;
+};
+
+// Brings what a job leaves beside its update: its times and its metrics. No decision depends on
+// these files, so their absence or a failure costs nothing but the figures.
+class JobTraces {
+ public:
+  explicit JobTraces(Site& site) : site_(site) {}
+
+  /// The times that the attempt's job has written so far, with the difference of the clocks. Absent
+  /// when the job has not begun, its script writes no times, or the facility does not answer.
+  std::optional<job::JobUsage> usage(int attempt);
+  /// Stores the attempt's metrics.jsonl in the run folder unless it is there: whole lines, at most
+  /// 64 MiB. Throws only when another coordinator has taken the run over.
+  void keep_metrics(int attempt);
+
+ private:
+  void read_beats(const RemotePath& claim, std::vector<job::JobStart>& starts) const;
+  bool copy_metrics(const RemotePath& from, const std::filesystem::path& work) const;
 
   Site& site_;
 };

@@ -100,12 +100,14 @@ constexpr std::tuple kKinds{
     kind<AttemptFailed>("attempt_failed", required("reason", &AttemptFailed::reason),
                         if_set("charged", &AttemptFailed::counts_as_attempt),
                         if_set("steps", &AttemptFailed::steps),
-                        if_set("output", &AttemptFailed::output)),
+                        if_set("output", &AttemptFailed::output),
+                        if_set("usage", &AttemptFailed::usage)),
     kind<CancelIntended>("cancel_intended"),
     kind<CancelConfirmed>("cancel_confirmed"),
     kind<UpdateAccepted>(
         "update_accepted", required("update_sha256", &UpdateAccepted::update_sha256),
-        required("report", &UpdateAccepted::report), if_set("change", &UpdateAccepted::change)),
+        required("report", &UpdateAccepted::report), if_set("change", &UpdateAccepted::change),
+        if_set("usage", &UpdateAccepted::usage)),
     kind<UpdateLost>("update_lost", required("reason", &UpdateLost::reason)),
 };
 constexpr size_t kNumKinds = std::tuple_size_v<decltype(kKinds)>;
@@ -122,9 +124,12 @@ template <class Tag>
 Json to_json(const Name<Tag>& name) {
   return name.str();
 }
+Json to_json(const job::JobUsage& usage) {
+  return parse_json(job::format_job_usage(usage), "usage");
+}
 template <class T>
 Json to_json(const std::optional<T>& value) {
-  return *value;
+  return to_json(*value);
 }
 template <class T>
 Json to_json(const std::vector<T>& values) {
@@ -177,6 +182,9 @@ void read(JsonObject& json, std::string_view key, std::vector<double>& values) {
 }
 void read(JsonObject& json, std::string_view key, job::JobReport& value) {
   value = job::parse_job_report(json.at(key).dump(), "journal");
+}
+void read(JsonObject& json, std::string_view key, std::optional<job::JobUsage>& value) {
+  value = job::parse_job_usage(json.at(key).dump(), "journal");
 }
 
 // --- Writing and reading -----------------------------------------------------------------------

@@ -192,6 +192,7 @@ class ProcessScheduler final : public Scheduler {
   }
 
   milliseconds settle_time() const override { return milliseconds(300); }
+  std::optional<ClockOffset> clock_offset() const override { return ClockOffset{}; }
 
  private:
   JobStatus state_of(const JobId& id) {

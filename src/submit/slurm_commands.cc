@@ -473,10 +473,18 @@ std::optional<std::chrono::seconds> read_longest_walltime(std::string_view text,
   return longest;
 }
 
+std::optional<int64_t> read_queue_clock(std::string_view text) {
+  constexpr int64_t kMaxTime = 100'000'000'000;  // the year 5138
+  const size_t end = text.find('\n');
+  const auto time =
+      end == std::string_view::npos ? std::nullopt : read_integer(text.substr(0, end));
+  return time && *time <= kMaxTime ? time : std::nullopt;
+}
+
 std::optional<std::vector<QueueRow>> read_queue(std::string_view text) {
   const auto lines = lines_of(text);
-  if (!lines || lines->empty()) return std::nullopt;
-  const auto now = read_integer(lines->front());
+  if (!lines) return std::nullopt;
+  const auto now = read_queue_clock(text);
   if (!now) return std::nullopt;
   std::vector<QueueRow> rows;
   for (size_t i = 1; i < lines->size(); ++i) {

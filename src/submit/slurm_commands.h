@@ -73,6 +73,8 @@ struct QueueRow {
 /// Parses "<seconds since 1970>\n", rows, and the end mark. Skips malformed rows. Empty when the
 /// clock or the end mark is missing, or the answer has more than 10,000 lines.
 std::optional<std::vector<QueueRow>> read_queue(std::string_view text);
+/// The first line of read_queue()'s text: the facility's clock in seconds since 1970.
+std::optional<int64_t> read_queue_clock(std::string_view text);
 /// Parses rows and the end mark. A job that has not ended is kUnknown: the scheduler asks only
 /// squeue about running jobs.
 std::optional<std::vector<QueueRow>> read_accounting(std::string_view text);

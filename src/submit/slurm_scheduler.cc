@@ -116,6 +116,7 @@ class SlurmScheduler final : public Scheduler {
   }
 
   std::chrono::milliseconds settle_time() const override { return settings_.settle_time; }
+  std::optional<ClockOffset> clock_offset() const override { return clock_filter_.best(); }
 
  private:
   void cancel(const JobId& id, const std::string& name, std::stop_token stop) {
@@ -176,8 +177,11 @@ class SlurmScheduler final : public Scheduler {
   }
 
   std::vector<QueueRow> ask_queue(const std::vector<std::string>& names, std::stop_token stop) {
+    const Clock::UtcTime before = clock_.utc();
     const auto answer =
         session_->run(queue_command(names, settings_.cluster), "", settings_.command_timeout, stop);
+    if (const auto time = read_queue_clock(answer.out))
+      clock_filter_.add(*time, before, clock_.utc());
     if (answer.exit_code != 0)
       throw Error(ErrorKind::kRemote, "squeue failed: " + failure_of(answer));
     auto rows = read_queue(answer.out);
@@ -212,6 +216,7 @@ class SlurmScheduler final : public Scheduler {
   const SlurmSettings settings_;
   const std::shared_ptr<remote::Session> session_;
   Clock& clock_;
+  ClockFilter clock_filter_;
   std::atomic<bool> no_accounting_{false};
   std::atomic<Clock::MonotonicTime> accounting_pause_ends_{};
 };

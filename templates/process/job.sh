@@ -17,9 +17,14 @@ fi
 IFS= read -r stat <"/proc/$$/stat" || exit 1
 # shellcheck disable=SC2086  # split into fields; the text after the last ')' starts with field 3
 set -- ${stat##*) }
-printf '%s %s\n' "$$.${20}" {{quote nonce}} >claim/owner.part || exit 1
+owner=$$.${20}
+printf '%s %s\n' "$owner" {{quote nonce}} >claim/owner.part || exit 1
 mv claim/owner.part claim/owner || exit 1
 set --
+
+# One line per moment of this start, for the account of node-hours (docs/reference/job_json.md). A failed write costs nothing.
+stamp() { { echo "$1 $(date +%s)${2:+ $2}" >>claim/times; } 2>/dev/null || :; }
+stamp start "job=$owner nodes=1"
 
 # Checks the input model for a custom trainer: the coordinator lists its files and their SHA-256, and sends damaged files again.
 # The list is empty for xffl-train, which checks the model itself.
@@ -38,4 +43,5 @@ elif [ -s model.sha256 ]; then
 fi
 
 {{lines environment}}
+stamp train
 exec {{words launch}}

@@ -2,11 +2,15 @@
 // it does before and after the trainer. tests/submit/slurm_testbed_test.cc runs it on a real Slurm.
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
 
 #include <thread>
 
 #include "slurm_script.h"
+#include "support/await.h"
 #include "xffl/base/sha256.h"
+#include "xffl/job/job_times.h"
 
 namespace xffl::facility {
 namespace {
@@ -59,6 +63,50 @@ TEST_F(SlurmScript, AReusedJobIdTrainsOnce) {
   write_file_atomic(folder() / "finish", "");
   EXPECT_THAT(run("41").out, HasSubstr("starts again"));
   EXPECT_EQ(text("ran.txt"), "x\nx\n");
+}
+
+TEST_F(SlurmScript, EveryStartLeavesItsTimes) {
+  program("trainer", "exit 3\n");
+  facility_.environment = {"set -eCu"};
+  EXPECT_EQ(run("41").exit_code, 3);
+  EXPECT_EQ(run("41", "1").exit_code, 3);
+  const auto starts = job::parse_job_times(text("claim/times"));
+  ASSERT_EQ(starts.size(), 2u) << text("claim/times");
+  for (int i = 0; i < 2; ++i) {
+    const job::JobStart& start = starts[static_cast<size_t>(i)];
+    EXPECT_EQ(start.job, "41");
+    EXPECT_EQ(start.restart, i);
+    EXPECT_EQ(start.nodes, 2);
+    EXPECT_EQ(start.status, 3);
+    EXPECT_NE(text("claim/beat-" + start.beat), "");
+    EXPECT_LE(std::abs(start.start - ::time(nullptr)), 60);
+    EXPECT_LE(start.start, start.train.value());
+    EXPECT_LE(*start.train, start.trained.value());
+    EXPECT_LE(*start.trained, start.end.value());
+    EXPECT_FALSE(start.offered);
+  }
+}
+
+TEST_F(SlurmScript, AKilledStartLeavesItsLastHeartbeat) {
+  program("trainer", "touch trains\nwhile [ ! -e finish ]; do sleep 0.05; done\n");
+  const pid_t job = start_detached(spec("41", ""), dir_ / "output");
+  ASSERT_TRUE(test::await([&] { return fs::exists(folder() / "trains"); }));
+  ::kill(-job, SIGKILL);
+  ::waitpid(job, nullptr, 0);
+  write_file_atomic(folder() / "finish", "");
+  const auto starts = job::parse_job_times(text("claim/times"));
+  ASSERT_EQ(starts.size(), 1u);
+  EXPECT_TRUE(starts[0].train);
+  EXPECT_FALSE(starts[0].end);
+  EXPECT_GE(std::stoll(text("claim/beat-" + starts[0].beat)), starts[0].start);
+}
+
+TEST_F(SlurmScript, AJobTrainsWithoutAPlaceForItsTimes) {
+  facility_.environment = {"rm -f claim/times; mkdir claim/times"};
+  const ProcessResult result = run("41");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err, "");
+  EXPECT_NE(text("ran.txt"), "");
 }
 
 TEST_F(SlurmScript, NoJobPassesAFence) {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "slurm_script.h"
+#include "xffl/job/job_times.h"
 
 namespace xffl::facility {
 namespace {
@@ -85,6 +86,13 @@ TEST_F(KeptAllocationScript, RunsTheNextAttemptAsANewJobWould) {
   EXPECT_THAT(text("claim/owner", 2), HasSubstr("41 " + std::string(32, 'b')));
   EXPECT_THAT(text("job.out", 2), HasSubstr("the trainer ended with 0"));
   EXPECT_THAT(text("job.out"), Not(HasSubstr("r0002")));
+  const auto first = job::parse_job_times(text("claim/times"));
+  const auto second = job::parse_job_times(text("claim/times", 2));
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_TRUE(first[0].offered && first[0].handed_over && !first[0].end) << text("claim/times");
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_EQ(second[0].job, "41");
+  EXPECT_EQ(second[0].handover, 1);
   ASSERT_TRUE(take(2));
   ASSERT_TRUE(await_file("stay.offered", 3)) << text("job.out", 3);
   EXPECT_EQ(text("stay.newest"), folder(3).string() + "\n");

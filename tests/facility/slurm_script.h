@@ -57,6 +57,7 @@ class SlurmScript : public testing::Test {
     std::map<std::string, std::string> env{{"PATH", (dir_ / "bin").string() + ":/usr/bin:/bin"},
                                            {"SLURM_JOB_ID", job},
                                            {"SLURM_JOB_NODELIST", "node[7-8]"},
+                                           {"SLURM_JOB_NUM_NODES", "2"},
                                            {"XFFL_CLAIM_BEAT", "1"},
                                            {"SLURM_EXPORT_ENV", "NONE"},
                                            {"MODULESHOME", (dir_ / "modules").string()}};

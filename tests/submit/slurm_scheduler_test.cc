@@ -80,6 +80,18 @@ class SlurmScheduler : public testing::Test {
   const CommandResult no_accounting_{1, "", "Slurm accounting storage is disabled\n"};
 };
 
+TEST_F(SlurmScheduler, EachAnswerShowsTheFacilitysClock) {
+  EXPECT_FALSE(scheduler().clock_offset());
+  says("sacct", {0, "xffl-end\n", ""});
+  says("squeue", {1, "nonsense", "slurm_load_jobs error"});
+  EXPECT_THROW(status_of("41"), Error);
+  EXPECT_FALSE(scheduler().clock_offset());
+  says("squeue", {0, "1767225660\nxffl-end\n", ""});  // a minute ahead of the test's clock
+  status_of("41");
+  ASSERT_TRUE(scheduler().clock_offset());
+  EXPECT_EQ(*scheduler().clock_offset(), (ClockOffset{.offset = 60.5, .error = 0.5}));
+}
+
 TEST_F(SlurmScheduler, SubmitsTheScriptOnStdinAndEachOptionAsOneArgument) {
   settings_ = {.account = "acc",
                .partition = "boost",

@@ -30,6 +30,9 @@ class ForwardingScheduler : public submit::Scheduler {
     inner_->cancel(job, stop);
   }
   std::chrono::milliseconds settle_time() const override { return inner_->settle_time(); }
+  std::optional<submit::ClockOffset> clock_offset() const override {
+    return inner_->clock_offset();
+  }
 
  private:
   const std::shared_ptr<submit::Scheduler> inner_;

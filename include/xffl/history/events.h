@@ -22,6 +22,7 @@
 #include "xffl/history/run_location.h"
 #include "xffl/history/store.h"
 #include "xffl/job/job_report.h"
+#include "xffl/job/job_times.h"
 
 namespace xffl::history {
 
@@ -158,8 +159,9 @@ struct AttemptFailed {
   std::string reason;
   // Whether the attempt counts against policy.max_attempts; absent: yes.
   std::optional<bool> counts_as_attempt;
-  std::optional<int64_t> steps;  // steps that a checkpoint holds; absent: none
-  std::string output;            // the end of the job's output; empty: there was no job
+  std::optional<int64_t> steps;        // steps that a checkpoint holds; absent: none
+  std::string output;                  // the end of the job's output; empty: there was no job
+  std::optional<job::JobUsage> usage;  // absent: no job, or its times are not known
 };
 
 // The coordinator is about to cancel the attempt's jobs.
@@ -173,6 +175,7 @@ struct UpdateAccepted {
   std::string update_sha256;  // root of the update's manifest; empty: an evaluation
   job::JobReport report;
   double change = 0;  // L2 norm of the update's change over its model's; 0: not measured
+  std::optional<job::JobUsage> usage;  // absent: the job's times are not known
 };
 
 // The files of an accepted update are damaged on this machine, and the facility has lost the

@@ -4,7 +4,7 @@
 //   <workdir>/runs/0003/
 //     journal.db  config.resolved.yaml  coordinator.log  CURRENT -> r0002/global
 //     r0002/global/  r0002/global.packed/  r0002/master/
-//     r0002/<facility>/{job.json, job.sh, report.json, update/, metrics.jsonl}
+//     r0002/<facility>/{job.json, job.sh, report.json, update/, metrics-a1.jsonl}
 #pragma once
 
 #include <condition_variable>
@@ -46,6 +46,10 @@ class RunFolder {
   std::filesystem::path adapted() const { return this->round(0) / "adapted"; }
   std::filesystem::path facility(int round, const FacilityName& name) const {
     return this->round(round) / name.str();
+  }
+  /// The metrics of an attempt's job.
+  std::filesystem::path metrics(int round, const FacilityName& name, int attempt) const {
+    return facility(round, name) / ("metrics-a" + std::to_string(attempt) + ".jsonl");
   }
 
  private:

@@ -55,6 +55,7 @@ inline constexpr std::string_view kMetricsFile = "out/metrics.jsonl";
 // file after a new push.
 inline constexpr std::string_view kModelFailure = "out/model.failure";
 inline constexpr std::string_view kModelRepaired = "out/model.failure.mended";
+inline constexpr std::string_view kClaimFolder = "claim";
 // The coordinator creates the fence in place of a job's claim: afterwards no job of the attempt
 // starts.
 inline constexpr std::string_view kFence = "claim/fenced";

@@ -21,6 +21,7 @@
 #include "xffl/base/clock.h"
 #include "xffl/base/names.h"
 #include "xffl/remote/session.h"
+#include "xffl/submit/clock_offset.h"
 
 namespace xffl::submit {
 
@@ -108,6 +109,8 @@ class Scheduler {
   virtual void cancel(const SubmittedJob& job, std::stop_token stop) = 0;
   /// The time after a lost answer within which a job may still appear under its name.
   virtual std::chrono::milliseconds settle_time() const = 0;
+  /// The facility's clock as the answers to query() and find() show it. Absent: not known yet.
+  virtual std::optional<ClockOffset> clock_offset() const { return std::nullopt; }
 };
 
 /// The scheduler's answer to a test submission: the estimated start, or the reason of a rejection.
