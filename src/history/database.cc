@@ -239,11 +239,13 @@ void create_or_check_schema(Database& database) {
 }
 
 // The table is not part of the schema's version: an earlier release ignores it.
-int64_t begin_epoch(Database& database) {
+int64_t begin_epoch(Database& database, int64_t least) {
   database.exec("BEGIN IMMEDIATE");
   database.exec(
       "CREATE TABLE IF NOT EXISTS writer (epoch INTEGER NOT NULL CHECK (epoch > 0)) STRICT");
-  database.exec("INSERT INTO writer (epoch) SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM writer)");
+  const std::string first = "INSERT INTO writer (epoch) SELECT " + std::to_string(least) +
+                            " WHERE NOT EXISTS (SELECT 1 FROM writer)";
+  database.exec(first.c_str());
   database.exec("UPDATE writer SET epoch = epoch + 1");
   const int64_t epoch = read_epoch(database);
   database.exec("COMMIT");

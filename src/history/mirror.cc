@@ -75,12 +75,24 @@ int64_t whole_events(const fs::path& path) {
   }
 }
 
-void write_database(const fs::path& path, const std::vector<StoredEvent>& events) {
+// The epoch of the damaged database's last writer; 0: not readable.
+int64_t readable_epoch(const fs::path& path) {
+  try {
+    Database database(path);
+    return read_epoch(database);
+  } catch (const Error& error) {
+    log::debug("the epoch of the damaged journal is not readable", {{"problem", error.what()}});
+    return 0;
+  }
+}
+
+void write_database(const fs::path& path, const std::vector<StoredEvent>& events, int64_t epoch) {
   fs::remove(path);
   { const UniqueFd fd = open_file(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600); }
   Database database(path);
   database.exec("PRAGMA synchronous = FULL");
   create_or_check_schema(database);
+  begin_epoch(database, epoch);
   database.exec("BEGIN IMMEDIATE");
   std::string chain = genesis_chain();
   for (const StoredEvent& event : events) {
@@ -238,7 +250,11 @@ Repaired repair(const fs::path& path) {
                                           mirror.string() +
                                           " has no events to rebuild the journal from");
   const fs::path made = path.string() + ".repaired";
-  write_database(made, content);
+  // Above the epoch of every earlier writer, also of one that is still frozen: their epochs are
+  // small numbers, or come from an earlier repair.
+  const auto now =
+      std::chrono::duration_cast<std::chrono::seconds>(SystemClock().utc().time_since_epoch());
+  write_database(made, content, std::max<int64_t>(readable_epoch(path), now.count()));
   std::string stamp = format_utc(SystemClock().utc());
   std::erase_if(stamp, [](char c) { return c == ':' || c == '-'; });
   const fs::path aside = path.string() + ".damaged-" + stamp;

@@ -91,7 +91,8 @@ bool check_schema(Database& database);
 void check_structure(Database& database);
 
 /// Raises the epoch and returns it: the number of the writer that opens the database.
-int64_t begin_epoch(Database& database);
+/// The new epoch is above `least`.
+int64_t begin_epoch(Database& database, int64_t least = 1);
 /// The epoch of the newest writer.
 int64_t read_epoch(Database& database);
 

@@ -76,6 +76,24 @@ TEST_F(Repair, RestoresEveryEventAndKeepsTheDamagedDatabase) {
   EXPECT_EQ(read_events(path_).size(), 7u);
 }
 
+// A coordinator that is frozen during the repair must not have the epoch of a later one.
+TEST_F(Repair, TheEpochStaysAboveThatOfEveryEarlierWriter) {
+  tick(1);
+  const int64_t before = Store::open(path_)->epoch();
+  EXPECT_GT(before, 2);
+  for (const bool readable : {true, false}) {
+    overwrite(path_, 8192 - 600, std::string(500, 'x'));
+    if (!readable) overwrite(path_, 0, std::string(100, 'x'));
+    ASSERT_EQ(opening(), ErrorKind::kCorrupt);
+    repair(path_);
+    EXPECT_GT(Store::open(path_)->epoch(), before) << readable;
+  }
+  const int64_t repaired = Store::open(path_)->epoch();
+  overwrite(path_, 8192 - 600, std::string(500, 'x'));
+  ASSERT_FALSE(repair(path_).damaged.empty());
+  EXPECT_GT(Store::open(path_)->epoch(), repaired) << "two repairs in one second";
+}
+
 // SQLite would apply a log of the damaged database to the repaired one.
 TEST_F(Repair, NoLogOfTheDamagedDatabaseStays) {
   overwrite(path_, 0, std::string(100, 'x'));
