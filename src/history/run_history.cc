@@ -111,10 +111,14 @@ class RunProjection {
     run_state_.adapted_sha256 = imported.adapted_sha256;
   }
   void take(const RunResumed& resumed) {
+    // Without the failure of the round the deadline stays: a supervisor that restarts the
+    // coordinator in a loop cannot move it.
+    const bool has_failed =
+        run_state_.stopped && run_state_.stopped->kind == to_string(ErrorKind::kFailed);
     run_state_.stopped.reset();
     for (RoundState* round : unfinished_rounds())
       for (auto& [name, facility] : round->facilities) {
-        try_again(*round, facility);
+        try_again(*round, facility, has_failed);
         if (!resumed.keeps_budgets.value_or(false)) renew_budget(facility);
       }
   }
@@ -227,9 +231,9 @@ class RunProjection {
       if (!round.published && round.participants.empty()) unfinished.push_back(&round);
     return unfinished;
   }
-  // The facility is no longer missing, and the round gets a new deadline.
-  void try_again(RoundState& round, FacilityState& facility) {
-    if (facility.missing && !round.first_submission_utc.empty())
+  // The facility is no longer missing.
+  void try_again(RoundState& round, FacilityState& facility, bool renews_deadline) {
+    if (renews_deadline && facility.missing && !round.first_submission_utc.empty())
       round.first_submission_utc = recorded_.time_utc;
     facility.missing.reset();
   }

@@ -134,15 +134,22 @@ TEST(RunHistoryState, AChangedConfigurationRenewsTheBudgetsOfTheUnfinishedRound)
   EXPECT_EQ(alba(replay(events)).attempts_before_renewal, 0);
 }
 
-// Otherwise no submission, and so no deadline, might come while the others' updates lie
-// there.
-TEST(RunHistoryState, ResumingRestartsTheRoundsDeadline) {
+// A supervisor that restarts the coordinator in a loop must not move the deadline.
+TEST(RunHistoryState, ResumingAFailedRoundRestartsItsDeadline) {
   auto events = begun();
   events.push_back(event("facility_missing", 1, "alba", 0, R"({"reason":"r"})"));
   events.push_back(event("attempt_opened", 1, "brno", 1));
   events.push_back(event("submit_intended", 1, "brno", 1));
   events.push_back(event("submitted", 1, "brno", 1, R"({"job_id":"42"})"));
   events.back().time_utc = "2026-01-01T00:00:00Z";
+  auto killed = events;
+  for (const char* restart : {"2026-01-01T05:00:00Z", "2026-01-01T10:00:00Z"}) {
+    killed.push_back(event("run_resumed", 0, "", 0, R"({"keeps_budgets":true})"));
+    killed.back().time_utc = restart;
+  }
+  EXPECT_EQ(replay(killed).rounds.at(1).first_submission_utc, "2026-01-01T00:00:00Z");
+  EXPECT_FALSE(alba(replay(killed)).missing) << "the facility is tried again";
+  events.push_back(event("run_stopped", 0, "", 0, R"({"kind":"failed","reason":"no quorum"})"));
   events.push_back(event("run_resumed", 0, "", 0));
   events.back().time_utc = "2026-01-02T00:00:00Z";
   EXPECT_EQ(replay(events).rounds.at(1).first_submission_utc, "2026-01-02T00:00:00Z");

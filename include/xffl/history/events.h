@@ -55,7 +55,7 @@ struct ModelImported {
 };
 
 // A coordinator continues the run. The missing facilities of an unfinished round are tried again
-// within their budgets of attempts, and the round's deadline restarts.
+// within their budgets of attempts. After the failure of a round its deadline restarts.
 struct RunResumed {
   // Set by this release. Without it (earlier releases) all facilities get new budgets.
   std::optional<bool> keeps_budgets;
