@@ -151,9 +151,8 @@ class RetentionWorker::Worker {
       return true;
     } catch (const std::exception& error) {  // a thread's top
       if (!stop.stop_requested())
-        log::warning(
-            "an old round was not removed at the facility, will retry after the next round",
-            {{"facility", place_}, {"round", task.old}, {"problem", error.what()}});
+        log::warning("an old round was not removed, will retry after the next round",
+                     {{"place", place_}, {"round", task.old}, {"problem", error.what()}});
       return false;
     }
   }
@@ -173,10 +172,12 @@ RetentionWorker::RetentionWorker(facility::Context& context)
     : context_(context),
       local_(context.experiment.policy, context.folder,
              [&history = context.history] { history.check_writer(); }),
-      here_(std::make_unique<Worker>(
-          "this machine", [this](const auto& task, const auto&) { local_.after(task.newest); })) {}
+      here_(std::make_unique<Worker>("this machine", [this](const auto& task, const auto& stop) {
+        local_.after(task.newest, stop);
+      })) {}
 
 RetentionWorker::~RetentionWorker() {
+  here_->request_stop();
   for (const auto& [name, worker] : facilities_) worker->request_stop();
 }
 

@@ -128,18 +128,44 @@ TEST_F(LocalFiles, NoBlockHashesStayWithoutTheirFolder) {
 }
 
 // A facility may leave an incomplete update when its round ends without it.
-TEST_F(LocalFiles, IncompleteUpdatesGoAndRejectedOnesStay) {
+TEST_F(LocalFiles, IncompleteUpdatesGoAndReportsStay) {
   policy_.keep_updates = 1;
   publish(3);
   const fs::path archive = folder_.facility(1, FacilityName("alba"));
-  for (const char* name : {"update.e7/model.safetensors.part", "update.damaged/model.safetensors",
-                           "refused-a1/model.safetensors", "job.json"})
+  for (const char* name :
+       {"update.e7/model.safetensors.part", "update.damaged/model.safetensors", "job.json"})
     write(archive / name);
   retention().after(3);
   std::vector<std::string> left;
   for (const auto& entry : fs::directory_iterator(archive))
     left.push_back(entry.path().filename().string());
-  EXPECT_THAT(left, UnorderedElementsAre("refused-a1", "job.json", "report.json"));
+  EXPECT_THAT(left, UnorderedElementsAre("job.json", "report.json"));
+}
+
+// A facility whose updates are rejected in each round must not fill the disk.
+TEST_F(LocalFiles, RejectedUpdatesStayForTwoRounds) {
+  publish(6);
+  const auto rejected = [&](int round) {
+    return folder_.facility(round, FacilityName("alba")) / "refused-a1";
+  };
+  for (int round = 1; round <= 6; ++round) write(rejected(round) / "model.safetensors");
+  retention().after(6);
+  EXPECT_THAT(rounds_with(rejected), ElementsAre(5, 6));
+  EXPECT_THAT(updates(), ElementsAre(1, 2, 3, 4, 5, 6)) << "accepted updates stay by default";
+}
+
+TEST_F(LocalFiles, AStopEndsTheRemovalsBetweenTwoFolders) {
+  policy_.keep_updates = 1;
+  publish(6);
+  std::stop_source stop;
+  LocalRetention slow(policy_, folder_, [&] {
+    if (++checks_ == 3) stop.request_stop();
+  });
+  EXPECT_EQ(test::kind_of([&] { slow.after(6, stop.get_token()); }), ErrorKind::kCancelled);
+  EXPECT_EQ(checks_, 3);
+  slow.after(6);
+  EXPECT_THAT(masters(), ElementsAre(4, 5, 6)) << "the next call continues";
+  EXPECT_THAT(updates(), ElementsAre(6));
 }
 
 TEST_F(LocalFiles, EveryRemovalChecksTheWriter) {

@@ -5,11 +5,13 @@
 // of round 0, the newest published model, its predecessor, and everything of later rounds. Masters
 // (float32) follow policy.keep_rounds. With any values of these keys, the newest master, its
 // predecessor and the newest round's updates stay, from which facility::RunModels makes a damaged
-// newest master or model again.
+// newest master or model again. Rejected updates stay for two rounds.
 #pragma once
 
 #include <filesystem>
 #include <functional>
+#include <stop_token>
+#include <string_view>
 #include <utility>
 
 #include "xffl/config/experiment.h"
@@ -26,18 +28,20 @@ class LocalRetention {
 
   /// Removes the files that no round after `published` needs. The first call searches all earlier
   /// rounds, each later call only the rounds since. Failures are logged; a restart repeats the
-  /// removals. Throws the errors of `check_writer`; the next call then continues.
-  void after(int published);
+  /// removals. Throws the errors of `check_writer`, and kCancelled on `stop`; the next call then
+  /// continues.
+  void after(int published, const std::stop_token& stop = {});
 
  private:
-  void remove_updates(int round) const;
-  void remove_model(const std::filesystem::path& folder) const;
-  void remove(const std::filesystem::path& path) const;
+  void remove_updates(int round, std::string_view kind, const std::stop_token& stop) const;
+  void remove_model(const std::filesystem::path& folder, const std::stop_token& stop) const;
+  void remove(const std::filesystem::path& path, const std::stop_token& stop) const;
 
   const config::RoundPolicy& policy_;
   const history::RunFolder& folder_;
   const std::function<void()> check_writer_;
-  int masters_from_ = 0, models_from_ = 1, updates_from_ = 1;  // lower rounds are done
+  // Lower rounds are done.
+  int masters_from_ = 0, models_from_ = 1, updates_from_ = 1, rejected_from_ = 1;
 };
 
 /// The number of rounds, of `rounds` in all, whose models, updates and masters the disk holds at
