@@ -51,10 +51,11 @@ Event UpdateFetch::fetch(int attempt, std::stop_token stop) {
     const Report report = bring(attempt, expected, stop);
     if (job::is_checkpointed(report.parsed, site_.pushed_spec(attempt)))
       return Checkpointed{report.parsed.steps};
-    const double change = check_change(report, expected);
-    const history::Accepted accepted = keep_accepted(attempt, report);
-    return Fetched{
-        {.update_sha256 = accepted.update_sha256, .report = accepted.report, .change = change}};
+    if (const auto change = check_change(report, expected)) {
+      const history::Accepted accepted = keep_accepted(attempt, report);
+      return Fetched{
+          {.update_sha256 = accepted.update_sha256, .report = accepted.report, .change = *change}};
+    }
   } catch (const Error& error) {
     if (!is_facility_fault(error.kind())) throw;
     if (const fs::path work = site_.context.history.work_name(stored()); fs::exists(work)) {
@@ -64,6 +65,9 @@ Event UpdateFetch::fetch(int attempt, std::stop_token stop) {
     }
     return UpdateRejected{error.what()};
   }
+  // Damage on this machine is no fault of the facility: the next try fetches and checks again.
+  site_.context.models.restore_global(site_.plan.round - 1);
+  throw Error(ErrorKind::kIo, "an update was damaged on this machine, or its input model was");
 }
 
 UpdateFetch::Expected UpdateFetch::expected_update() const {
@@ -88,6 +92,7 @@ int64_t UpdateFetch::max_sequence_length(int64_t max_positions) const {
   const config::Facility& settings = site_.settings;
   if (settings.sequence_length > 0) return std::min(settings.sequence_length, max_positions);
   if (site_.plan.evaluates || settings.train_data.size() > kMaxShardsRead) return max_positions;
+  if (longest_sequence_) return std::min(*longest_sequence_, max_positions);
   uint64_t longest = 0;
   for (const std::string& shard : settings.train_data) {
     std::array<std::byte, tokens::kShardHeaderBytes> header{};
@@ -104,7 +109,8 @@ int64_t UpdateFetch::max_sequence_length(int64_t max_positions) const {
     longest = std::max(longest, *length);
   }
   if (longest == 0 || longest > static_cast<uint64_t>(max_positions)) return max_positions;
-  return static_cast<int64_t>(longest);
+  longest_sequence_ = static_cast<int64_t>(longest);
+  return *longest_sequence_;
 }
 
 UpdateFetch::Report UpdateFetch::read_report(int attempt, const Expected& expected) {
@@ -146,9 +152,14 @@ UpdateFetch::Report UpdateFetch::bring(int attempt, const Expected& expected,
       Report report = read_report(attempt, expected);
       has_read = true;
       if (!site_.plan.evaluates &&
-          !job::is_checkpointed(report.parsed, site_.pushed_spec(attempt)) &&
-          !is_stored(report.parsed.update_sha256)) {
+          !job::is_checkpointed(report.parsed, site_.pushed_spec(attempt))) {
         const fs::path work = site_.context.history.work_name(stored());
+        if (is_stored(report.parsed.update_sha256)) {
+          // A coordinator that was killed in publish_with_hashes() has left the update of an
+          // earlier attempt under the work name.
+          fs::remove_all(work);
+          return report;
+        }
         checkpoint::write_block_hashes(
             work, transfer::fetch({*site_.session, *site_.bulk},
                                   site_.folder(attempt) / plan::kUpdateFolder,
@@ -170,7 +181,8 @@ UpdateFetch::Report UpdateFetch::bring(int attempt, const Expected& expected,
     }
 }
 
-double UpdateFetch::check_change(const Report& report, const Expected& expected) const {
+std::optional<double> UpdateFetch::check_change(const Report& report,
+                                                const Expected& expected) const {
   if (site_.plan.evaluates) return 0;
   const bool delta = site_.context.experiment.aggregation.update == job::UpdateKind::kDelta;
   const auto check = [&] {
@@ -185,9 +197,9 @@ double UpdateFetch::check_change(const Report& report, const Expected& expected)
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kCorrupt) throw;
     if (is_malformed(report.parsed.update_sha256)) throw Error(ErrorKind::kRejected, error.what());
-    // Damage on this machine is no fault of the facility: the next try fetches and checks again.
-    site_.context.models.restore_global(site_.plan.round - 1);
-    throw Error(ErrorKind::kIo, error.what());
+    log::warning("damage on this machine: an update or its input model is not as it was written",
+                 {site_.name_field(), {"problem", error.what()}});
+    return std::nullopt;
   }
   return expected.max_change > 0 ? norm / expected.base_norm : 0;
 }
@@ -279,12 +291,13 @@ std::optional<std::string> UpdateFetch::restore(const history::Accepted& accepte
   Expected expected = expected_update();
   expected.update_sha256 = accepted.update_sha256;
   expected.max_change = 0;  // a release or an edit may have lowered policy.max_change since
+  bool is_damaged_here = false;
   try {
     patiently("fetching an accepted update again", [&] {
       try {
         const Report report = bring(accepted.attempt, expected, stop);
-        check_change(report, expected);
-        keep_accepted(accepted.attempt, report);
+        is_damaged_here = !check_change(report, expected);
+        if (!is_damaged_here) keep_accepted(accepted.attempt, report);
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::kRemote || !has_lost(accepted.attempt)) throw;
         throw Error(ErrorKind::kNotFound, error.what());
@@ -294,7 +307,9 @@ std::optional<std::string> UpdateFetch::restore(const history::Accepted& accepte
     if (is_facility_fault(error.kind()) || may_recover(error.kind())) return error.what();
     throw;
   }
-  return std::nullopt;
+  if (!is_damaged_here) return std::nullopt;
+  site_.context.models.restore_global(site_.plan.round - 1);
+  return restore(accepted, max_outage, gives_up, stop);
 }
 
 }  // namespace xffl::facility

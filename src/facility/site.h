@@ -234,8 +234,9 @@ class UpdateFetch {
   std::filesystem::path fetched() const;
   /// Whether the run folder holds the whole update, from a coordinator that did not record it.
   bool is_stored(const std::string& update_sha256) const;
-  /// Returns the norm of the update's change divided by its model's norm; 0: not measured.
-  double check_change(const Report& report, const Expected& expected) const;
+  /// Returns the norm of the update's change divided by its model's norm; 0: not measured. Absent
+  /// when the bytes of the update or of its model have changed on this machine.
+  std::optional<double> check_change(const Report& report, const Expected& expected) const;
   bool is_malformed(const std::string& update_sha256) const;
   double base_norm() const;
   history::Accepted keep_accepted(int attempt, const Report& report) const;
@@ -244,6 +245,7 @@ class UpdateFetch {
   std::optional<std::string> archive_problem(const std::string& update_sha256) const;
 
   Site& site_;
+  mutable std::optional<int64_t> longest_sequence_;  // in the shards' headers, once they were read
 };
 
 // Brings what a job leaves beside its update: its times and its metrics. No decision depends on

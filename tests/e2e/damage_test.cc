@@ -132,6 +132,26 @@ TEST_F(Damage, WithoutARemedyEndsTheRunAndNamesTheFile) {
   EXPECT_EQ(last_model(), expected_);
 }
 
+// The facilities are not to blame: their updates stay where they are.
+TEST_F(Damage, OfAnInputModelWithoutARemedyCostsNoUpdate) {
+  const fs::path model = project_.path() / "model", moved = project_.path() / "moved";
+  const int code = run_with("submitted", [&](int stop) {
+    if (stop != 1) return;
+    flip_in_data(file("r0000/global/model.safetensors"));
+    fs::rename(model, moved);  // the first model cannot be made again
+  });
+  EXPECT_NE(code, 0);
+  EXPECT_THAT(log(), HasSubstr("r0000/global"));
+  EXPECT_EQ(project_.count_events("attempt_failed"), 0) << log();
+  EXPECT_EQ(project_.count_events("facility_missing"), 0) << log();
+  for (const char* name : {"alba", "brno"})
+    EXPECT_FALSE(fs::exists(file(std::string("r0001/") + name + "/refused-a1"))) << name;
+  fs::rename(moved, model);
+  const ProcessResult again = project_.run();
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(last_model(), expected_);
+}
+
 // A journalled run of an earlier release has no block hashes.
 class WithoutBlockHashes : public Damage {
  protected:
