@@ -1,13 +1,17 @@
 #include "action_limit.h"
 
 #include <chrono>
+#include <string>
+#include <system_error>
 #include <utility>
+
+#include "xffl/base/error.h"
 
 namespace xffl::facility {
 
 ActionLimit::ActionLimit(const std::stop_token& stop, std::function<bool()> is_over)
     : stop_(stop), forward_(stop, [this] { either_.request_stop(); }) {
-  thread_ = std::jthread([this, over = std::move(is_over)](const std::stop_token& end) {
+  const auto watch = [this, over = std::move(is_over)](const std::stop_token& end) {
     std::unique_lock lock(mutex_);
     while (!over()) {
       pause_.wait_for(lock, end, std::chrono::milliseconds(500), [] { return false; });
@@ -15,7 +19,12 @@ ActionLimit::ActionLimit(const std::stop_token& stop, std::function<bool()> is_o
     }
     reached_ = true;
     either_.request_stop();
-  });
+  };
+  try {
+    thread_ = std::jthread(watch);
+  } catch (const std::system_error& error) {  // this machine's limit of processes is reached
+    throw Error(ErrorKind::kIo, std::string("cannot start a thread: ") + error.what());
+  }
 }
 
 }  // namespace xffl::facility

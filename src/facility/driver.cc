@@ -122,11 +122,17 @@ class FacilityDriver::Impl {
       end_jobs(*attempt, stop);
   }
 
-  void release_allocation() { job_.release_allocation(); }
+  void release_allocation() {
+    const auto began = SteadyClock::now();
+    const ActionLimit limit(remote::StopScope::current(),
+                            [&] { return SteadyClock::now() - began > kCleanup; });
+    const remote::StopScope stop_scope(limit.token());
+    job_.release_allocation();
+  }
 
   void cancel(const std::string& reason, std::stop_token stop) {
     const remote::StopScope stop_scope(stop);
-    job_.release_allocation();
+    release_allocation();
     const history::FacilityState state = known();
     const history::Attempt* current = state.current();
     if (current == nullptr || state.accepted) return;
@@ -179,12 +185,14 @@ class FacilityDriver::Impl {
     }
   }
 
-  /// True when the deadline ends attempts, has passed by `allowance`, and the action that began at
-  /// `began` has run for `least`.
+  /// True when the action that began at `began` has run for `least`, and a user has made the
+  /// facility leave the round, or the deadline ends attempts and has passed by `allowance`.
   bool is_past_deadline(seconds allowance, SteadyClock::time_point began, seconds least) const {
-    const auto limit = deadline(policy_, now());
-    return limit && limit->is_up() && -limit->left >= allowance &&
-           SteadyClock::now() - began >= least;
+    const Now present = now();
+    const bool has_run = SteadyClock::now() - began >= least;
+    if (present.left) return has_run;
+    const auto limit = deadline(policy_, present);
+    return limit && limit->is_up() && -limit->left >= allowance && has_run;
   }
 
   static bool is_cleanup(const Action& action) {

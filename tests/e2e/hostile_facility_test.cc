@@ -84,6 +84,37 @@ TEST_P(HostileFacility, AStopRequestEndsTheRun) {
   EXPECT_LT(seconds, 10);
 }
 
+// With on_missing: wait no deadline ends a transfer. A user who makes the facility leave does.
+class LeavingFacility : public HostileFacility {};
+
+TEST_P(LeavingFacility, EndsATransferUnderWay) {
+  project_.set_policy("{on_missing: wait, poll_interval: 20ms}");
+  project_.write_config();
+  std::optional<SteadyClock::time_point> left;
+  const std::jthread user([&] {
+    if (!await([&] { return server_->channels(GetParam().command) > 0; })) return;
+    std::this_thread::sleep_for(2s);
+    left = SteadyClock::now();
+    history::leave_request(history::RunFolder(project_.path() / "runs", RunName("0001")),
+                           {.kind = history::Request::Kind::kLeave,
+                            .facilities = {FacilityName("brno")},
+                            .reason = "it never ends",
+                            .now = true});
+  });
+  EXPECT_EQ(run().rounds_published, 1);
+  ASSERT_TRUE(left);
+  const double seconds = seconds_since(*left);
+  std::cout << GetParam().name << ": the round ended " << seconds << " s after the departure\n";
+  EXPECT_LT(seconds, 20);
+  EXPECT_EQ(project_.trainings().front(), "alba 1 1");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, LeavingFacility,
+    testing::Values(Case{"Push", {.takes_per_second = kByteAMinute}, "dd of=", true},
+                    Case{"Fetch", {.sends_per_second = kByteAMinute}, "iflag=skip_bytes", true}),
+    [](const auto& each) { return std::string(each.param.name); });
+
 INSTANTIATE_TEST_SUITE_P(
     All, HostileFacility,
     testing::Values(
