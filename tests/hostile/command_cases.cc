@@ -1,4 +1,6 @@
 // A malicious shell: each command of a round, with each fault.
+#include <utility>
+
 #include "hostile/cases.h"
 
 namespace xffl::test {
@@ -34,22 +36,25 @@ class Frame {
  public:
   using Change = std::function<std::string(const std::string& mark, std::string text)>;
   explicit Frame(Change change) : change_(std::move(change)) {}
+  /// Holds the pieces back until the mark is known; from then on each piece is changed.
   std::string operator()(std::string_view piece) {
+    held_ += piece;
     if (mark_.empty()) {
-      const size_t end = piece.find(" begin\n");
-      if (end != std::string_view::npos && end >= 32) mark_ = piece.substr(end - 32, 32);
+      const size_t end = held_.find(" begin\n");
+      if (end == std::string::npos || end < 32) return {};
+      mark_ = held_.substr(end - 32, 32);
     }
-    return change_(mark_, std::string(piece));
+    return change_(mark_, std::exchange(held_, {}));
   }
 
  private:
   Change change_;
-  std::string mark_;
+  std::string mark_, held_;
 };
 
+// A behaviour is copied for each channel, so each channel has a frame of its own.
 std::function<std::string(std::string_view)> framed(const Frame::Change& change) {
-  // A behaviour is copied for each channel; the mark is new each time.
-  return [change](std::string_view piece) { return Frame(change)(piece); };
+  return [frame = Frame(change)](std::string_view piece) mutable { return frame(piece); };
 }
 
 std::string with_exit_code(std::string text, const std::string& code) {
@@ -75,9 +80,12 @@ std::vector<Fault> faults() {
   Behaviour signalled;
   signalled.exit_signal = "KILL" + kEscapes;
   const auto forged = [&](const std::string& answer) {
-    return output(framed([answer](const std::string& mark, const std::string& text) {
-      return mark.empty() ? text : mark + " begin\n" + answer + "\n" + mark + " end 0\n";
-    }));
+    // In place of the first piece; nothing follows.
+    return output(
+        framed([answer, is_first = true](const std::string& mark, const std::string&) mutable {
+          if (!std::exchange(is_first, false)) return std::string();
+          return mark + " begin\n" + answer + "\n" + mark + " end 0\n";
+        }));
   };
   return {
       {"IsRefused", {.refuses = true}, Effect::kNeverRuns, "refused while starting a command"},

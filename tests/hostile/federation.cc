@@ -284,11 +284,14 @@ Observed run_federation(const RunRequest& request) {
   const fs::path log = site / "trainings.log";
   project.place("brno", {yaml.str(), log, log});
   const bool holds_alba = request.outcome == Outcome::kTrouble && !front.holds_job;
+  const auto limit = [](const char* key, std::chrono::seconds time) {
+    return std::string(key) + ": " + std::to_string(time.count()) + "s";
+  };
   project.set_policy(
       "{on_missing: skip, max_attempts: 1, rerun_budget: 0, keep_rounds: 1, poll_interval: 50ms, " +
-      std::string(request.outcome == Outcome::kTrouble  ? "quorum: 1, quorum_grace: 1s"
-                  : request.outcome == Outcome::kEither ? "deadline: 8s"
-                                                        : "deadline: 60s") +
+      (request.outcome == Outcome::kTrouble  ? "quorum: 1, " + limit("quorum_grace", kQuorumGrace)
+       : request.outcome == Outcome::kEither ? limit("deadline", kShortDeadline)
+                                             : limit("deadline", kLongDeadline)) +
       front.policy_keys + "}");
   project.set_rounds(kRounds);
   if (request.access == Access::kMover) project.set_model_rows(kMovedRows);
@@ -323,7 +326,7 @@ Observed run_federation(const RunRequest& request) {
   const auto hits = [&] { return front.hits() + (counts_connections ? server.connections() : 0); };
   const auto text = [&] { return text_of(project.log()) + journal_text(project); };
   // The peak is read while the process lives.
-  SteadyClock::time_point released = began, looked = began, published = began, stopped = began;
+  SteadyClock::time_point looked = began, published = began, stopped = began;
   bool is_released = !holds_alba, is_published = false, is_stopped = false, ends = true;
   for (;;) {
     siginfo_t info{};
@@ -335,7 +338,6 @@ Observed run_federation(const RunRequest& request) {
       looked = now;
       if (!is_released && ((hits() > 0 && contains(text(), request.shown)) || now - began > 40s)) {
         project.release("alba", 1);
-        released = now;
         is_released = true;
       }
       if (is_released && !is_published && project.count_events("published") == kRounds) {
@@ -350,7 +352,7 @@ Observed run_federation(const RunRequest& request) {
         is_stopped = true;
       }
     }
-    ends = now - began < 150s;
+    ends = now - began < 300s;
     if (!ends) break;
     std::this_thread::sleep_for(10ms);
   }
@@ -359,16 +361,20 @@ Observed run_federation(const RunRequest& request) {
   if (ends) seen.exit_code = run.finish(5s);
   if (!ends) seen.terminal = "the run did not end\n";
   run.kill();
-  if (!is_published) published = ended;
   seen.was_stopped = is_stopped;
   seen.seconds = seconds(ended - began);
-  seen.seconds_to_publish = seconds(published - released);
   seen.seconds_to_stop = is_stopped ? seconds(ended - stopped) : 0;
   seen.hits = hits();
   seen.terminal += text_of(project.log());
   seen.journal = journal_text(project);
   for (const history::StoredEvent& event : project.events()) {
+    RoundTimes& times = seen.times[event.round];
+    const auto time = parse_utc(event.time_utc);
+    if (event.kind == "submitted" && !times.submitted) times.submitted = time;
+    if (event.kind == "update_accepted" && event.facility == "alba") times.quorum = time;
+    if (event.kind == "update_accepted" || event.kind == "facility_missing") times.settled = time;
     if (event.kind == "published") {
+      times.published = time;
       seen.published.push_back(event.round);
       seen.models[event.round] = parse_json(event.payload, "published").value("model_sha256", "");
     }
@@ -407,11 +413,9 @@ Observed run_federation(const RunRequest& request) {
 
 const Observed& undisturbed(Access access) {
   static std::map<Access, Observed> runs;
-  Observed& run = runs[access];
-  // Again after a run that a crowded machine made too slow.
-  for (int i = 0; i < 3 && run.accepted.size() < 2 * kRounds; ++i)
-    run = run_federation({access, Outcome::kAccepted, "", {}});
-  return run;
+  const auto [run, is_new] = runs.try_emplace(access);
+  if (is_new) run->second = run_federation({access, Outcome::kAccepted, "", {}});
+  return run->second;
 }
 
 std::string unprintable(std::string_view text) {

@@ -19,6 +19,7 @@
 
 #include "e2e/project.h"
 #include "support/hostile_server.h"
+#include "xffl/base/clock.h"
 
 namespace xffl::test {
 
@@ -33,7 +34,7 @@ inline constexpr Access kAccesses[] = {Access::kShell, Access::kNoSftp, Access::
 // The end that a case expects for brno.
 enum class Outcome {
   kAccepted,  // its updates count in both rounds
-  kRejected,  // no update counts; the rounds end by themselves
+  kRejected,  // no update counts; the rounds end by themselves, before their deadline
   kTrouble,   // no update counts; each round ends by policy.quorum_grace
   kEither,    // an update may count when the fault came too late for it
 };
@@ -91,12 +92,19 @@ class Front {
   bool trace_ = false;
 };
 
+// The moments of a round, by the journal.
+struct RoundTimes {
+  std::optional<Clock::UtcTime> submitted;  // the first job
+  std::optional<Clock::UtcTime> quorum;     // alba's update
+  std::optional<Clock::UtcTime> settled;    // the last accepted or missing update
+  std::optional<Clock::UtcTime> published;
+};
+
 // The observations of one run.
 struct Observed {
   int exit_code = -1;
-  double seconds = 0;             // of the whole run
-  double seconds_to_publish = 0;  // both rounds, from the release of alba's first training
-  bool was_stopped = false;       // by SIGTERM, some seconds after its last round was published
+  double seconds = 0;        // of the whole run
+  bool was_stopped = false;  // by SIGTERM, some seconds after its last round was published
   double seconds_to_stop = 0;
   int64_t peak_bytes = 0;                       // the coordinator's resident memory
   std::string terminal;                         // of `xffl run`
@@ -106,11 +114,15 @@ struct Observed {
   std::map<int, std::string> models;            // the hashes of the published models
   std::map<std::string, std::string> missing;   // "brno 1": the recorded reason
   std::vector<int> published;                   // rounds, in order
+  std::map<int, RoundTimes> times;              // of each round
   std::vector<std::string> trainings;
   int hits = 0;
   std::vector<std::string> outside;  // files outside the run folder that the run changed
   std::vector<std::string> special;  // links and devices in the run folder
 };
+
+// The limits of a round with each outcome, as xffl.yaml has them.
+inline constexpr std::chrono::seconds kQuorumGrace{1}, kShortDeadline{8}, kLongDeadline{120};
 
 struct RunRequest {
   Access access = Access::kShell;
