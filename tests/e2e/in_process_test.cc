@@ -53,6 +53,7 @@ TEST_F(InProcessFederation, TextThatIsNotUtf8EndsNoRun) {
 
 // On a shared file system the report may become visible before the update.
 TEST_F(InProcessFederation, AnUpdateMayBecomeVisibleAfterItsReport) {
+  clock_.longest_sleep = milliseconds(50);
   const auto fail = times(2, ErrorKind::kNotFound, "there is no such file");
   watch("brno", [fail](const std::string& operation, const RemotePath& path) {
     if (operation == "stat" && path.str().ends_with("out/update/manifest.json")) fail();

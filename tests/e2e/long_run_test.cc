@@ -184,7 +184,7 @@ TEST_P(Queues, APurgedModelIsPushedAgain) {
     }
   };
   bool removed = false, back = false;  // written by brno's thread
-  const auto until = std::chrono::steady_clock::now() + seconds(20);
+  const auto until = std::chrono::steady_clock::now() + seconds(120);
   brno_waits_ = [&] {
     if (!std::filesystem::exists(started)) return true;
     const auto models = facility_folder("brno") / "models";
@@ -221,7 +221,7 @@ TEST_F(InProcessFederation, FilesOfAWaitingFacilityAreTouched) {
   std::vector<fs::path> files;  // written by brno's thread, like the next three
   const auto old = fs::file_time_type::clock::now() - hours(24 * 30);
   bool young = false;
-  const auto until = std::chrono::steady_clock::now() + seconds(20);
+  const auto until = std::chrono::steady_clock::now() + seconds(120);
   brno_waits_ = [&] {
     if (files.empty() && project_.count_events("update_accepted") == 1) {
       const fs::path folder = facility_folder("alba");

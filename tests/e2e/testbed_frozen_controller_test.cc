@@ -163,7 +163,7 @@ void expect_one_training_each(int signal, int submissions) {
   });
   auto run = project.start_run({{"XFFL_FAILPOINT", "journal:stop:submit_intended"}});
   const int disturbed = disturb_submissions(project, run, signal);
-  EXPECT_EQ(run.finish(seconds(10)), 0);
+  EXPECT_EQ(run.finish(), 0);
   EXPECT_GE(disturbed, 2 * rounds);
   EXPECT_EQ(rounds_of(project.trainings()), once_each(rounds));
   // A killed controller may have forgotten a job's end and learns it from the node later.

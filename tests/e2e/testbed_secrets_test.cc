@@ -70,11 +70,13 @@ TEST(TestbedSecrets, AreInNoFileArgumentOrEnvironment) {
   // Every process of this machine: the coordinator, its children, the facilities' shells and jobs.
   std::atomic<int> looks = 0;
   std::jthread watch([&](const std::stop_token& stop) {
-    for (; !stop.stop_requested(); ++looks)
+    for (; !stop.stop_requested(); ++looks) {
       for (const auto& entry : fs::directory_iterator("/proc"))
         for (const char* name : {"cmdline", "environ"})
           if (const std::string text = text_of(entry.path() / name); contains_any(text, secrets))
             ADD_FAILURE() << entry.path() / name << ": " << text;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
   });
   ASSERT_TRUE(project.await_events("submitted", 2));
   const std::string limits = text_of("/proc/" + std::to_string(run.pid()) + "/limits");
