@@ -6,12 +6,11 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <atomic>
 #include <fstream>
 #include <functional>
 #include <iostream>
-#include <thread>
 
+#include "e2e/run_with_stop.h"
 #include "e2e/testbed_project.h"
 #include "xffl/base/file.h"
 
@@ -19,7 +18,6 @@ namespace xffl {
 namespace {
 
 namespace fs = std::filesystem;
-using std::chrono::seconds;
 using test::await;
 using test::Facility;
 using test::local_sha256;
@@ -101,24 +99,15 @@ class TestbedProcessLimit : public testing::Test {
   /// Runs the federation; `limit()` acts at the record of alba's submission, `lift()` afterwards.
   /// Returns a status of the time between them that shows the trouble.
   std::string run_with(const std::function<void()>& limit, const std::function<void()>& lift) {
-    auto run = project_.start_run({{"XFFL_FAILPOINT", "journal:stop:submit_intended"}});
-    std::atomic<bool> limited = false;
-    std::jthread at_stops([&](const std::stop_token& stop) {
-      while (!stop.stop_requested()) {
-        if (!run.await_stop(seconds(1))) continue;
-        if (project_.events().back().facility == "alba" && !limited.exchange(true)) limit();
-        run.signal(SIGCONT);
-      }
-    });
+    test::RunWithStop run(project_, "submit_intended", 1, limit);
     std::string trouble;
     EXPECT_TRUE(await([&] {
       const std::string status = project_.status();
-      if (limited && status.find("retrying") != std::string::npos) trouble = status;
+      if (run.acted() && status.find("retrying") != std::string::npos) trouble = status;
       return !trouble.empty() && status.find("brno: accepted") != std::string::npos;
     })) << project_.status();
     lift();
     EXPECT_TRUE(project_.await_events("published", 1)) << project_.status();
-    at_stops = {};
     EXPECT_EQ(run.finish(), 0);
     project_.expect_result(local_sha256([](test::Project& here) { here.set_rounds(1); }), "",
                            {"alba 1 1", "brno 1 1"});
