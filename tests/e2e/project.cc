@@ -10,10 +10,9 @@
 #include <sstream>
 #include <thread>
 
+#include "support/tiny_model.h"
 #include "xffl/base/file.h"
-#include "xffl/checkpoint/llama_config.h"
 #include "xffl/checkpoint/manifest.h"
-#include "xffl/checkpoint/model_folder.h"
 #include "xffl/history/work_files.h"
 
 namespace xffl::test {
@@ -68,34 +67,13 @@ Project::Project() {
   make_dirs(path());
   const fs::path log = path() / "trainings.log";
   for (const char* name : {"alba", "brno"}) place(name, {"    workdir: work\n", log, log});
-  write_model(16);
+  write_model(kTinyRows);
   write_config();
 }
 
 void Project::write_model(int rows) const {
-  const fs::path folder = path() / "model";
-  fs::remove_all(folder);
-  const std::vector<checkpoint::TensorSpec> tensors = {
-      {"model.embed_tokens.weight", checkpoint::Dtype::kBF16, {rows, 8}},
-      {"model.layers.0.mlp.up_proj.weight", checkpoint::Dtype::kBF16, {12, 8}},
-      {"model.norm.weight", checkpoint::Dtype::kBF16, {8}}};
-  checkpoint::ModelWriter writer(folder, tensors);
-  for (const checkpoint::TensorSpec& tensor : tensors) {
-    std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
-    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 7) / 8.0f;
-    std::vector<std::byte> bytes(values.size() * 2);
-    checkpoint::from_float(values, checkpoint::Dtype::kBF16, bytes);
-    writer.write(bytes);
-  }
-  writer.finish();
-  checkpoint::LlamaConfig config;
-  config.vocab_size = rows;
-  config.hidden_size = 8;
-  config.intermediate_size = 12;
-  config.num_layers = config.num_heads = config.num_kv_heads = 1;
-  config.head_dim = 8;
-  config.max_position_embeddings = 64;
-  write_file_atomic(folder / "config.json", checkpoint::format_llama_config(config));
+  write_tiny_model(path() / "model", rows,
+                   [](size_t i) { return static_cast<float>(i % 7) / 8.0f; });
 }
 
 void Project::write_config() const {
