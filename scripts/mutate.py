@@ -44,14 +44,21 @@ COORDINATOR = ['config', 'plan', 'remote', 'submit', 'transfer', 'aggregate', 'h
                'contract']
 TRAINER = ['comm', 'llama', 'shard', 'train', 'kernels']
 GROUND = ['base', 'job', 'checkpoint', 'pack', 'tokens']
+# Programs of tests with a name other than their module's.
+MORE_TESTS = {'kernels': ['kernels_cpu', 'kernels_block'], 'train': ['trainer_cases']}
+# The sources below apps/ have no module; these programs call theirs.
+APPS = ['aggregate_command', 'tokenize']
 
 
 def stages(module):
     """The tests of a module's mutant, nearest first, as arguments of ctest."""
     def unit(modules):
-        return ['-R', '^(' + '|'.join(modules) + r')\.', '-LE', 'python|testbed|e2e']
+        names = [name for each in modules for name in [each, *MORE_TESTS.get(each, [])]]
+        return ['-R', '^(' + '|'.join(names) + r')\.', '-LE', 'python|testbed|e2e']
     federations = ['-L', 'e2e', '-LE', 'testbed']
     trainings = ['-R', r'^train\.python\.']
+    if module == 'apps':
+        return [unit(APPS), federations, trainings]
     own = unit([module])
     if module in COORDINATOR:
         return [own, unit([m for m in COORDINATOR if m != module]), federations]
@@ -64,7 +71,8 @@ def load(path):
     with open(path, 'rb') as file:
         mutants = tomllib.load(file)['mutant']
     for mutant in mutants:
-        mutant['module'] = pathlib.PurePath(mutant['file']).parts[1]
+        parts = pathlib.PurePath(mutant['file']).parts
+        mutant['module'] = parts[1] if parts[0] == 'src' else parts[0]
     return mutants
 
 

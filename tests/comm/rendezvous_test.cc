@@ -73,6 +73,9 @@ TEST(Rendezvous, UsesSlurmVariablesByDefault) {
   const Rendezvous other = read_rendezvous(environment_of(variables));
   EXPECT_EQ(other.master_port, rank.master_port);
   EXPECT_EQ(other.master_address, "lrdn0013");
+  variables["SLURM_STEP_ID"] = "1";
+  EXPECT_NE(read_rendezvous(environment_of(variables)).master_port, rank.master_port)
+      << "steps of a job run at the same time";
 }
 
 TEST(Rendezvous, NamesTheInvalidVariable) {

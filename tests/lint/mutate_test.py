@@ -3,6 +3,7 @@ import contextlib
 import importlib.util
 import io
 import pathlib
+import re
 import sys
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / 'scripts/mutate.py'
@@ -74,6 +75,14 @@ def main():
     assert message and 'No such preset' in message, message
     message = exit_message(lambda: mutate.failed_tests(-11, ''))
     assert message and 'exit code -11' in message, message
+
+    # The tests of a module include the programs with other names; a mutant of a program has tests, too.
+    assert re.match(mutate.stages('kernels')[0][1], 'kernels_cpu.Mean.Rounds')
+    assert re.match(mutate.stages('train')[0][1], 'train.Loop.Ends') and not re.match(mutate.stages('train')[0][1], 'kernels.A.B')
+    listed = {mutant['module'] for mutant in mutate.load(mutate.ROOT / 'tests/mutants/mutants.toml')}
+    assert listed <= {'apps'} | {path.name for path in (mutate.ROOT / 'src').iterdir()}, listed
+    for module in listed:
+        assert all(stage[0] in ('-R', '-L') for stage in mutate.stages(module)), module
 
     with_mutant = lambda mutant, run: mutant is not None
     always = lambda mutant, run: True

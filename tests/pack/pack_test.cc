@@ -46,6 +46,18 @@ TEST(Pack, RoundTripsAnyTwoFilesOfTheSameSize) {
       }
 }
 
+// The planes of a block are the low and the high bytes of its words.
+TEST(Pack, RoundTripsPlanesWithOneOtherByte) {
+  constexpr size_t kBytes = 2 * 4096;
+  for (const size_t other : {size_t{0}, size_t{1}, kBytes / 2, kBytes - 2, kBytes - 1}) {
+    SCOPED_TRACE(other);
+    std::string file(kBytes, 'x');
+    file[other] = 'y';
+    packed_bytes(std::string(kBytes, 'x'), file, false);
+    packed_bytes(std::string(kBytes, 'x'), file, true);
+  }
+}
+
 TEST(Pack, NoiseGrowsOnlyByTheHeaders) {
   const size_t size = 4 * kBlockBytes;
   EXPECT_LE(packed_bytes(noise(size, 1), noise(size, 2), true), size + 88 + 4 * 8);

@@ -65,10 +65,12 @@ class DeadSession final : public remote::Session {
 class TrainingScheduler final : public submit::Scheduler {
  public:
   using Train = std::function<void(const job::JobSpec&)>;
-  TrainingScheduler(Train accept, Train train, std::function<bool()> begins, submit::JobStatus end,
-                    const Clock& clock, std::chrono::nanoseconds duration)
+  using Cancel = std::function<bool(const submit::SubmittedJob&)>;  // whether the job ends
+  TrainingScheduler(Train accept, Train train, Cancel cancel, std::function<bool()> begins,
+                    submit::JobStatus end, const Clock& clock, std::chrono::nanoseconds duration)
       : accept_(std::move(accept)),
         train_(std::move(train)),
+        cancel_(std::move(cancel)),
         begins_(std::move(begins)),
         end_(std::move(end)),
         clock_(clock),
@@ -111,6 +113,7 @@ class TrainingScheduler final : public submit::Scheduler {
     return states;
   }
   void cancel(const submit::SubmittedJob& job, std::stop_token) override {
+    if (!cancel_(job)) return;
     const std::lock_guard lock(mutex_);
     ends_.erase(job.id);
   }
@@ -122,6 +125,7 @@ class TrainingScheduler final : public submit::Scheduler {
   }
 
   const Train accept_, train_;
+  const Cancel cancel_;
   const std::function<bool()> begins_;
   const submit::JobStatus end_;
   const Clock& clock_;
@@ -196,6 +200,7 @@ class SmallFederation : public testing::Test {
   std::stop_source stop_;
   bool has_cork_ = false;                               // a third facility
   std::function<void(const job::JobSpec&)> on_submit_;  // called at each submission
+  std::function<bool(const std::string&)> on_cancel_;   // gets the facility; false: the job goes on
   std::function<void(const job::JobSpec&, job::JobReport&)> change_report_;  // before it is written
   std::map<std::string, Training> trainings_;      // by facility; others are the default
   std::map<std::string, submit::JobStatus> ends_;  // the ends of jobs without a report
@@ -243,6 +248,7 @@ class SmallFederation : public testing::Test {
       scheduler = std::make_shared<TrainingScheduler>(
           [this](const job::JobSpec& spec) { accept(spec); },
           [this](const job::JobSpec& spec) { train(spec); },
+          [this, name](const submit::SubmittedJob&) { return !on_cancel_ || on_cancel_(name); },
           [this, after = trainings_[name].after] {
             return after.empty() ||
                    std::filesystem::exists(run_folder().facility(1, FacilityName(after)) /

@@ -88,6 +88,63 @@ TEST_F(Federation, ADamagedAcceptedUpdateIsFetchedAgain) {
   EXPECT_EQ(jobs_of("alba").size(), 1u) << "alba still has the update";
 }
 
+TEST_F(Federation, AFailedRoundCancelsTheOtherJobs) {
+  std::vector<std::string> cancelled;
+  on_cancel_ = [&](const std::string& facility) {
+    cancelled.push_back(facility);
+    return true;
+  };
+  trainings_["alba"].duration = hours(100);
+  ends_["brno"] = {.state = submit::JobState::kEnded};
+  failure_of("policy: {on_missing: fail, max_attempts: 1, poll_interval: 1m}\n");
+  EXPECT_THAT(cancelled, ElementsAre("alba"));
+}
+
+// A job that finds its model damaged says so; the next attempt compares the model's bytes.
+TEST_F(Federation, AModelThatAJobFindsDamagedIsRepaired) {
+  std::string model, repaired;
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.key.facility != "alba") return;
+    const fs::path weights = fs::path(spec.base_model_path) / "model.safetensors";
+    if (spec.key.attempt == 1) {
+      model = read_file(weights, 1 << 20);
+      std::fstream(weights, std::ios::in | std::ios::out).seekp(-3, std::ios::end).put('!');
+      EXPECT_NE(read_file(weights, 1 << 20), model);
+      job::report_model_failure(spec.model_failure_path(), "a file is damaged");
+      ends_["alba"] = {};
+    } else {
+      repaired = read_file(weights, 1 << 20);
+      ends_.erase("alba");
+    }
+  };
+  run("policy: {max_attempts: 2, evaluate_last: false}\n");
+  EXPECT_EQ(jobs_of("alba").size(), 2u);
+  EXPECT_EQ(repaired, model);
+}
+
+// The first model is damaged, and the project's model, from which it could be made again, has
+// changed.
+TEST_F(Federation, NoOtherModelTakesThePlaceOfADamagedOne) {
+  const auto damage = [](const fs::path& model, char byte) {
+    std::fstream(model / "model.safetensors", std::ios::in | std::ios::out)
+        .seekp(-3, std::ios::end)
+        .put(byte);
+    return read_file(model / "model.safetensors", 1 << 20);
+  };
+  std::string damaged;
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.key.facility != "alba" || spec.key.attempt != 1) return;
+    damaged = damage(run_folder().global(0), '!');
+    damage(folder_ / "model", '"');
+    fs::remove_all(spec.base_model_path);
+    ends_["alba"] = {};
+  };
+  EXPECT_THAT(test::message_of(ErrorKind::kCorrupt,
+                               [&] { run("policy: {max_attempts: 2, evaluate_last: false}\n"); }),
+              HasSubstr("cannot rebuild it"));
+  EXPECT_EQ(read_file(run_folder().global(0) / "model.safetensors", 1 << 20), damaged);
+}
+
 // The grace time begins with the update that completes the quorum, not with the first one.
 TEST_F(Federation, TheGraceTimeBeginsWithTheQuorumsLastUpdate) {
   has_cork_ = true;

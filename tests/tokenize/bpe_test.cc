@@ -122,6 +122,17 @@ TEST_F(Bpe, EncodesWordsOfManySymbols) {
   }
 }
 
+// Many of the words share an entry of the cache of recent words.
+TEST_F(Bpe, EncodesManyWordsOfOneLength) {
+  std::string text;
+  for (int i = 0; i < 8000; ++i) {
+    text += " x";
+    for (int rest = i, letter = 0; letter < 4; ++letter, rest /= 26)
+      text += static_cast<char>('a' + rest % 26);
+  }
+  EXPECT_EQ(tokenizer_->decode(tokenizer_->encode(text)), text);
+}
+
 TEST_F(Bpe, RejectsTextThatIsNotUtf8) {
   for (const std::string bad : {"\xff", "a\xc3", "\xed\xa0\x80", "ok \xf5\x80\x80\x80"}) {
     const test::Thrown thrown = test::thrown_by([&] { tokenizer_->encode(bad); });

@@ -1,0 +1,93 @@
+// A coordinator whose run another one takes over ends, and changes nothing more at a facility.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "small_federation.h"
+#include "support/thrown.h"
+#include "xffl/history/run_history.h"
+
+namespace xffl::run {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::hours;
+
+// A session of this machine that calls `on_remove` before each removal.
+class WatchedSession final : public remote::Session {
+ public:
+  explicit WatchedSession(std::function<void(const RemotePath&)> on_remove)
+      : on_remove_(std::move(on_remove)) {}
+
+  remote::CommandResult run(const std::vector<std::string>& argv, const std::string& text,
+                            std::chrono::milliseconds timeout, std::stop_token stop) override {
+    return inner_->run(argv, text, timeout, stop);
+  }
+  std::optional<remote::FileInfo> stat(const RemotePath& path) override {
+    return inner_->stat(path);
+  }
+  size_t read(const RemotePath& path, uint64_t offset, std::span<std::byte> out) override {
+    return inner_->read(path, offset, out);
+  }
+  void write(const RemotePath& path, uint64_t offset, std::span<const std::byte> bytes) override {
+    inner_->write(path, offset, bytes);
+  }
+  void sync(const RemotePath& path) override { inner_->sync(path); }
+  void rename(const RemotePath& from, const RemotePath& to) override { inner_->rename(from, to); }
+  std::vector<std::string> list(const RemotePath& folder) override { return inner_->list(folder); }
+  void make_dirs(const RemotePath& folder) override { inner_->make_dirs(folder); }
+  void remove_tree(const RemotePath& path, std::stop_token stop) override {
+    on_remove_(path);
+    inner_->remove_tree(path, stop);
+  }
+
+ private:
+  const std::shared_ptr<remote::Session> inner_ = remote::make_local_session();
+  const std::function<void(const RemotePath&)> on_remove_;
+};
+
+class StaleCoordinator : public test::SmallFederation {
+ protected:
+  // Without its lock file the journal looks like a dead coordinator's.
+  void take_over() {
+    fs::remove(run_folder().journal().string() + ".lock");
+    const history::RunHistory fresh(run_folder().journal());
+  }
+};
+
+TEST_F(StaleCoordinator, RemovesNoModel) {
+  std::mutex mutex;
+  bool taken = false;
+  std::vector<std::string> models;  // removed after the take-over
+  sessions_["alba"] = std::make_shared<WatchedSession>([&](const RemotePath& path) {
+    const std::lock_guard lock(mutex);
+    const fs::path folder = path.str();
+    if (taken && folder.parent_path().filename() == "models") models.push_back(path.str());
+    if (taken || folder.filename() != "r0001") return;
+    take_over();
+    taken = true;
+  });
+  EXPECT_EQ(test::kind_of([&] { run("policy: {keep_rounds: 1, evaluate_last: false}\n", 4); }),
+            ErrorKind::kBusy);
+  EXPECT_TRUE(taken);
+  EXPECT_THAT(models, testing::IsEmpty());
+}
+
+// A cancellation without an effect is repeated; another coordinator may use the job by then.
+TEST_F(StaleCoordinator, RepeatsNoCancellation) {
+  int cancellations = 0;
+  on_cancel_ = [&](const std::string& facility) {
+    EXPECT_EQ(facility, "brno");
+    if (++cancellations == 2) take_over();
+    return false;
+  };
+  trainings_["brno"].duration = hours(100);
+  EXPECT_EQ(test::kind_of([&] {
+              run("policy: {on_missing: skip, quorum: 1, quorum_grace: 0s, deadline: 2h, "
+                  "poll_interval: 1m, evaluate_last: false}\n");
+            }),
+            ErrorKind::kBusy);
+  EXPECT_EQ(cancellations, 2);
+}
+
+}  // namespace
+}  // namespace xffl::run
