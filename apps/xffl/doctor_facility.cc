@@ -120,10 +120,6 @@ std::vector<CheckResult> check_disk_space(remote::Session& session, const Remote
   return results;
 }
 
-constexpr const char* kControllerFix =
-    "Slurm does not take requests now: try again later, or ask the site; the requested allocation "
-    "was not checked";
-
 class FacilityCheckup {
  public:
   FacilityCheckup(const config::Experiment& experiment, const config::Facility& facility,
@@ -140,7 +136,7 @@ class FacilityCheckup {
     data();
     image();
     purge();
-    if (facility_.scheduler == config::SchedulerKind::kSlurm) slurm();
+    if (!manager_.this_machine) queue();
     trainer();
     return results_;
   }
@@ -301,39 +297,46 @@ class FacilityCheckup {
         add(Severity::kOk, "purge", "the files of jobs were used recently, or are not on scratch");
     });
   }
-  void slurm() {
-    if (!check("Slurm", "is Slurm in the PATH of a log-in without a terminal?", [&] {
-          const auto version = session_->run({"sbatch", "--version"}, "", kPatience, {});
+  std::string controller_fix() const {
+    return std::string(manager_.title) +
+           " does not take requests now: try again later, or ask the site; the requested "
+           "allocation was not checked";
+  }
+  void queue() {
+    const std::string title(manager_.title);
+    if (!check(title, "is " + title + " in the PATH of a log-in without a terminal?", [&] {
+          const auto version =
+              session_->run({std::string(manager_.program), "--version"}, "", kPatience, {});
           if (version.exit_code != 0)
             throw Error(ErrorKind::kRemote, log::printable(version.err, 300));
-          add(Severity::kOk, "Slurm", log::printable(first_line(version.out), 100));
+          add(Severity::kOk, title, log::printable(first_line(version.out), 100));
         }))
       return;
-    check("allocation", kControllerFix, [&] { allocation(); });
+    check("allocation", controller_fix(), [&] { allocation(); });
   }
-  // `sbatch --test-only` of the next job, and slurm.time against the partition's limit: most
-  // controllers (EnforcePartLimits=NO) accept a longer job, which then stays pending
-  // (PartitionTimeLimit).
+  // The queue manager's check of the next job (`sbatch --test-only`), and the walltime against the
+  // partition's limit: most controllers of Slurm (EnforcePartLimits=NO) accept a longer job, which
+  // then stays pending (PartitionTimeLimit).
   void allocation() {
     const auto script = facility::render_script(experiment_, facility::preview_state(),
                                                 facility_.name, std::nullopt, services_.programs);
-    const submit::SlurmSettings settings = facility_.slurm;
-    // The attempt's folder does not exist yet; --test-only needs any existing folder.
-    const submit::TestOnly answer = submit::test_only(
-        *session_, settings, {script.job_name, script.script, facility_.workdir}, {});
+    // The attempt's folder does not exist yet; the check needs any existing folder.
+    const submit::TestOnly answer = manager_.check(
+        *session_, facility_.scheduler, {script.job_name, script.script, facility_.workdir}, {});
     const std::string message = log::printable(answer.answer, 300);
     if (!answer.accepted)
       return add(Severity::kError, "allocation", message,
                  answer.permanent ? "correct account, partition, qos, nodes or time in xffl.yaml"
-                                  : kControllerFix);
+                                  : controller_fix());
     add(Severity::kOk, "allocation", message);
-    const auto limit = submit::longest_walltime(*session_, settings);
-    if (limit && facility_.slurm.time > *limit)  // a warning: some QOS lift the partition's limit
+    const auto limit = manager_.longest_walltime(*session_, facility_.scheduler);
+    const std::chrono::seconds walltime = facility_.shape().walltime;
+    const std::string key = std::string(manager_.name) + ".time";
+    if (limit && walltime > *limit)  // a warning: some QOS lift the partition's limit
       add(Severity::kWarning, "walltime",
-          "slurm.time is " + std::to_string(facility_.slurm.time.count() / 60) +
-              " min, the partition allows " + std::to_string(limit->count() / 60) +
-              " min: the job may stay pending",
-          "shorten slurm.time, or choose another partition");
+          key + " is " + std::to_string(walltime.count() / 60) + " min, the partition allows " +
+              std::to_string(limit->count() / 60) + " min: the job may stay pending",
+          "shorten " + key + ", or choose another partition");
   }
   // The trainer inside an image or behind modules is visible to a job only.
   void trainer() {
@@ -372,6 +375,7 @@ class FacilityCheckup {
 
   const config::Experiment& experiment_;
   const config::Facility& facility_;
+  const submit::QueueManager& manager_ = facility_.scheduler.manager();
   facility::Services& services_;
   std::shared_ptr<remote::Session> session_;
   std::vector<CheckResult> results_;

@@ -29,10 +29,11 @@ struct PlanFlags {
 
 struct FacilityPlan {
   std::string name;
+  std::string scheduler;
   facility::RenderedScript script;
   uint64_t push_bytes = 0, fetch_bytes = 0;
   bool may_pack = false;       // push_bytes is an upper bound: the model may be packed
-  double node_hours = 0;       // at most: nodes times walltime; 0 without Slurm
+  double node_hours = 0;       // at most: nodes times walltime; 0 without a walltime
   double idle_node_hours = 0;  // part of node_hours, at most: the kept allocation
   int jobs_left = 0;           // including this job and the last model's evaluation
   std::string answer;          // the scheduler's
@@ -67,11 +68,11 @@ bool has_model(const history::RunState& run_state, int number, const FacilityNam
 
 std::string ask(const config::Facility& facility, facility::Services& services,
                 const facility::RenderedScript& script) try {
-  const submit::QueueManager& manager = facility::queue_manager(facility);
+  const submit::QueueManager& manager = facility.scheduler.manager();
   if (manager.this_machine) return "a process on this machine";
   const auto session = services.connect(facility);
-  const submit::TestOnly answer =
-      manager.check(*session, facility.slurm, {script.job_name, script.script, script.folder}, {});
+  const submit::TestOnly answer = manager.check(
+      *session, facility.scheduler, {script.job_name, script.script, script.folder}, {});
   return (answer.accepted ? "" : "REFUSED: ") + answer.answer;
 } catch (const Error& error) {
   return std::string("not asked: ") + error.what();
@@ -120,12 +121,10 @@ std::vector<FacilityPlan> make_plans(const PlanFlags& flags, const config::Exper
     if (!plan.script.evaluates) plan.fetch_bytes = bytes.update;
     plan.jobs_left = std::max(0, experiment.rounds - plan.script.round + 1) +
                      (experiment.policy.evaluate_last && !facility.validation.empty() ? 1 : 0);
-    if (!facility::queue_manager(facility).this_machine)
-      plan.node_hours =
-          facility.slurm.nodes * static_cast<double>(facility.slurm.time.count()) / 3600;
-    if (plan.node_hours > 0)
-      plan.idle_node_hours =
-          facility.slurm.nodes * static_cast<double>(facility.slurm.keep_allocation.count()) / 3600;
+    const submit::JobShape shape = facility.shape();
+    plan.scheduler = facility.scheduler.manager().name;
+    plan.node_hours = shape.node_hours(shape.walltime);
+    plan.idle_node_hours = shape.node_hours(shape.keep_allocation);
     plan.answer = flags.offline ? "not asked (--offline)" : ask(facility, services, plan.script);
     plans.push_back(std::move(plan));
   }
@@ -166,7 +165,8 @@ void print(const std::vector<FacilityPlan>& plans, const config::Experiment& exp
                 static_cast<double>(plan.fetch_bytes) / 1e6);
     if (plan.node_hours > 0) std::printf("; at most %.2f node-hours per round", plan.node_hours);
     if (plan.idle_node_hours > 0)
-      std::printf(", including %.2f idle (slurm.keep_allocation)", plan.idle_node_hours);
+      std::printf(", including %.2f idle (%s.keep_allocation)", plan.idle_node_hours,
+                  plan.scheduler.c_str());
     std::printf("\n  %s\n", log::printable(plan.answer, 400).c_str());
   }
   if (node_hours > 0) std::printf("at most %.1f node-hours to the end of the run\n", node_hours);

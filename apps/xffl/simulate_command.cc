@@ -81,7 +81,7 @@ int simulate_facility(const std::filesystem::path& project, const std::string& f
   config::Facility chosen = choose(experiment, facility);
   const std::filesystem::path folder = std::filesystem::absolute(project) / "simulations";
   chosen.access = config::AccessKind::kLocal;
-  chosen.scheduler = config::SchedulerKind::kProcess;
+  chosen.scheduler = submit::QueueSettings("process");
   chosen.template_file.clear();
   chosen.workdir = RemotePath((folder / "work").lexically_normal().string());
   chosen.world_size = world_size;

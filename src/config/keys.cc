@@ -9,14 +9,8 @@ namespace xffl::config {
 namespace {
 
 using job::field;
-using submit::SlurmSettings;
 
 constexpr double kSecond = 1000, kHour = 3600 * kSecond, kDay = 24 * kHour;
-// Each pattern is one word of a directive: no blanks, quotes, '#' or text that a shell would
-// expand.
-constexpr std::string_view kSlurmName = "[A-Za-z0-9][A-Za-z0-9_.@+-]{0,127}";
-constexpr std::string_view kSlurmNames = "[A-Za-z0-9][A-Za-z0-9_.@+,-]{0,255}";
-constexpr std::string_view kConstraint = "[A-Za-z0-9(\\[][A-Za-z0-9_.@+,:&|*()\\[\\]=-]{0,255}";
 constexpr std::string_view kUserName = "[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}";
 constexpr std::string_view kHostPattern =
     "([A-Za-z0-9][A-Za-z0-9.-]{0,252}|\\[[0-9A-Fa-f:.]{2,45}\\])(:[1-9][0-9]{0,4})?";
@@ -24,7 +18,6 @@ constexpr std::string_view kModule = "[A-Za-z0-9_][A-Za-z0-9_.+/@:=~-]{0,255}";
 constexpr std::string_view kProgram = "[A-Za-z0-9_/][A-Za-z0-9_./+-]{0,1023}";
 constexpr std::string_view kBind = "/[^:,]{0,1023}(:/[^:,]{0,1023}(:(ro|rw))?)?";
 constexpr std::string_view kCommandText = "[!-~]([ -~]{0,198}[!-~])?";
-constexpr std::string_view kOption = "--[a-z0-9][a-z0-9-]{0,63}(=.{1,190})?";
 
 std::string validate_host(std::string_view text) {
   return parse_host(text) ? "" : "should have a port from 1 to 65535";
@@ -84,58 +77,6 @@ const FieldTable& transfer_keys() {
       field("pack", &Transfer::pack,
             "global models as differences from the last one, which the trainer unpacks; auto: "
             "where the link is slow and trainer.command is not set"),
-  });
-  return keys;
-}
-
-const FieldTable& slurm_keys() {
-  using S = SlurmSettings;
-  static const FieldTable keys({
-      field("account", &S::account, "the account that pays for the jobs (--account)",
-            {.pattern = kSlurmName, .shape = "a Slurm account"}),
-      field("partition", &S::partition, "one partition, or several with commas",
-            {.pattern = kSlurmNames, .shape = "a partition's name"}),
-      field("qos", &S::qos, "quality of service",
-            {.pattern = kSlurmName, .shape = "the name of a QOS"}),
-      field("constraint", &S::constraint, "features of nodes, as of --constraint",
-            {.pattern = kConstraint, .shape = "node features such as a100&nvlink"}),
-      field("reservation", &S::reservation, "a reservation's name",
-            {.pattern = kSlurmNames, .shape = "a reservation's name"}),
-      field("nodes", &S::nodes, "nodes of a job", {.min = 1, .max = kMaxRanks}),
-      field("gpus_per_node", &S::gpus_per_node, "GPUs of a node; 0: no option", {.max = 64}),
-      field("gpu_type", &S::gpu_type, "the type of GPU, for sites that require one",
-            {.pattern = kSlurmName, .shape = "a type of GPU such as a100"}),
-      field("gpu_option", &S::gpu_option, "the option of sbatch that requests GPUs"),
-      field("tasks_per_node", &S::tasks_per_node, "ranks on a node",
-            {.min = 1, .max = 4096, .default_text = "one per GPU; 1 without"}),
-      field("cpus_per_task", &S::cpus_per_task, "cores of a rank; 0: the site's default",
-            {.max = 4096}),
-      field("memory_per_node", &S::memory_per_node,
-            "memory of a node (--mem); 0B: the site's default", {.type = Type::kSize, .max = 1e15}),
-      field("exclusive", &S::exclusive, "true: no other job shares the nodes"),
-      field("time", &S::time, "walltime: a number with one unit, such as 90m or 12h; not 12:00:00",
-            {.min = 60 * kSecond, .max = 365 * kDay}),
-      field("warning", &S::warning,
-            "the time before the walltime at which the trainer gets a signal to stop and save",
-            {.max = 18 * kHour}),
-      field("cluster", &S::cluster, "the cluster of a site with several; not set: the local one",
-            {.pattern = kSlurmName, .shape = "a cluster's name"}),
-      field("extra", &S::extra, "further options of sbatch",
-            {.pattern = kOption,
-             .shape = "an option such as --mail-type=END",
-             .validate = submit::validate_sbatch_option}),
-      field("srun", &S::srun, "further options of srun",
-            {.pattern = kOption,
-             .shape = "an option such as --cpu-bind=cores",
-             .validate = submit::validate_srun_option}),
-      field("settle_time", &S::settle_time,
-            "the time in which a job may appear after sbatch's answer was lost", {.max = kHour}),
-      field("command_timeout", &S::command_timeout, "the time limit of one Slurm command",
-            {.min = kSecond, .max = kHour}),
-      field("keep_allocation", &S::keep_allocation,
-            "the time for which a job that has reported keeps its nodes for the next round; 0s: it "
-            "ends",
-            {.max = 7 * kDay}),
   });
   return keys;
 }
@@ -301,33 +242,71 @@ bool is_ssh(const void* facility) {
   return static_cast<const Facility*>(facility)->access == AccessKind::kSsh;
 }
 
-bool is_slurm(const void* facility) {
-  return static_cast<const Facility*>(facility)->scheduler == SchedulerKind::kSlurm;
+// The text that joins the names of the queue managers that have a property.
+std::string managers_with(bool submit::QueueManager::*property, bool value = true) {
+  std::string names;
+  for (const submit::QueueManager* each : submit::queue_managers())
+    if (each->*property == value) names.append(names.empty() ? "" : " or ").append(each->name);
+  return names;
 }
 
-}  // namespace
+// A change of the queue manager also sets the new queue manager's default settings.
+Field scheduler_key() {
+  Field key{.name = "scheduler", .help = "the queue manager of its jobs", .type = Type::kChoice};
+  for (const submit::QueueManager* each : submit::queue_managers())
+    key.choices.push_back(each->name);
+  key.get = [](const void* object) -> Value {
+    return std::string(static_cast<const Facility*>(object)->scheduler.manager().name);
+  };
+  key.set = [](void* object, const Value& value) {
+    static_cast<Facility*>(object)->scheduler = submit::QueueSettings(std::get<std::string>(value));
+  };
+  key.default_value = std::string(submit::queue_managers().front()->name);
+  return key;
+}
 
-const FieldTable& facility_keys() {
+// The section with a queue manager's settings, which has the queue manager's name.
+Field queue_section(const submit::QueueManager& manager) {
+  const auto condition =
+      std::make_shared<const std::string>("scheduler: " + std::string(manager.name));
+  Field key{.name = manager.name,
+            .help = "the resources of its jobs",
+            .type = Type::kSection,
+            .table = &manager.keys(),
+            .condition = *condition,
+            .operational = true};
+  key.applies = [&manager, condition](const void* facility) {  // owns the text
+    return static_cast<const Facility*>(facility)->scheduler.is(manager);
+  };
+  key.inner = [](void* facility) { return static_cast<Facility*>(facility)->scheduler.object(); };
+  return key;
+}
+
+bool has_image_and_modules(const void* facility) {
+  return static_cast<const Facility*>(facility)->scheduler.manager().image_and_modules;
+}
+
+// The texts of facility_keys() that name queue managers.
+struct QueueTexts {
+  std::string with_image = "scheduler: " + managers_with(&submit::QueueManager::image_and_modules);
+  std::string world_size =
+      "1; with scheduler: " + managers_with(&submit::QueueManager::this_machine, false) +
+      " nodes * tasks_per_node";
+  std::string poll_interval = "policy.poll_interval";
+
+  QueueTexts() {
+    for (const submit::QueueManager* each : submit::queue_managers())
+      if (each->poll_interval.count() > 0)
+        poll_interval += "; " + std::to_string(each->poll_interval / std::chrono::seconds(1)) +
+                         "s with scheduler: " + std::string(each->name);
+    poll_interval += " when neither is set";
+  }
+};
+
+// The keys of a facility's jobs.
+std::vector<Field> job_keys(const QueueTexts& texts) {
   using F = Facility;
-  constexpr std::string_view kWithSsh = "access: ssh", kWithSlurm = "scheduler: slurm";
-  static const FieldTable keys({
-      field("access", &F::access,
-            "the way to the facility: files and commands of this machine, or SSH"),
-      field("scheduler", &F::scheduler, "the queue manager of its jobs"),
-      field("ssh", &F::ssh, "its login nodes and credentials",
-            {.table = &ssh_keys(), .applies = is_ssh, .condition = kWithSsh, .operational = true}),
-      field("transfer", &F::transfer,
-            "hosts for files, reached with the keys, jump hosts and streams of ssh",
-            {.table = &transfer_keys(),
-             .applies = is_ssh,
-             .condition = kWithSsh,
-             .omit_default = true,
-             .operational = true}),
-      field("slurm", &F::slurm, "the resources of its jobs",
-            {.table = &slurm_keys(),
-             .applies = is_slurm,
-             .condition = kWithSlurm,
-             .operational = true}),
+  return {
       field("workdir", &F::workdir, "folder at the facility under which xffl's files live",
             {.default_text = "work/<facility>; required with access: ssh"}),
       field("purge_after", &F::purge_after,
@@ -336,9 +315,7 @@ const FieldTable& facility_keys() {
       field("template", &F::template_file, "your own job script template",
             {.default_text = "the scheduler's shipped template", .operational = true}),
       field("world_size", &F::world_size, "ranks of a job",
-            {.min = 1,
-             .max = kMaxRanks,
-             .default_text = "1; with scheduler: slurm nodes * tasks_per_node"}),
+            {.min = 1, .max = submit::kMaxRanks, .default_text = texts.world_size}),
       {.name = "trainer",
        .help = "builtin: the xffl-train beside xffl, or in the job's PATH behind SSH and in an "
                "image; {program: PATH}: xffl-train at another path; {command: [WORD, ...]}: any "
@@ -347,24 +324,22 @@ const FieldTable& facility_keys() {
        .default_text = "builtin"},
       field("image", &F::image, "a container for the trainer",
             {.table = &image_keys(),
-             .applies = is_slurm,
-             .condition = kWithSlurm,
+             .applies = has_image_and_modules,
+             .condition = texts.with_image,
              .omit_default = true,
              .operational = true}),
       field("modules", &F::modules, "environment modules, loaded before the lines of environment",
             {.pattern = kModule,
              .shape = "a module such as cuda/12.2",
-             .applies = is_slurm,
-             .condition = kWithSlurm,
+             .applies = has_image_and_modules,
+             .condition = texts.with_image,
              .operational = true}),
       field("environment", &F::environment,
             "lines of shell before the trainer starts, or a mapping NAME: value",
             {.type = Type::kEnvironment, .operational = true}),
       field("poll_interval", &F::poll_interval,
             "the time between two polls of its jobs; 0s: policy.poll_interval",
-            {.max = kHour,
-             .default_text = "policy.poll_interval; 60s with scheduler: slurm when neither is set",
-             .operational = true}),
+            {.max = kHour, .default_text = texts.poll_interval, .operational = true}),
       field("training", &F::training, "keys that differ here from the shared training",
             {.table = &job::training_fields()}),
       {.name = "data",
@@ -373,7 +348,36 @@ const FieldTable& facility_keys() {
        .required = true,
        .table = &data_keys(),
        .inner = [](void* facility) { return facility; }},
-  });
+  };
+}
+
+}  // namespace
+
+const FieldTable& facility_keys() {
+  using F = Facility;
+  static constexpr std::string_view kWithSsh = "access: ssh";
+  static const QueueTexts texts;
+  static const FieldTable keys = [] {
+    std::vector<Field> all{
+        field("access", &F::access,
+              "the way to the facility: files and commands of this machine, or SSH"),
+        scheduler_key(),
+        field(
+            "ssh", &F::ssh, "its login nodes and credentials",
+            {.table = &ssh_keys(), .applies = is_ssh, .condition = kWithSsh, .operational = true}),
+        field("transfer", &F::transfer,
+              "hosts for files, reached with the keys, jump hosts and streams of ssh",
+              {.table = &transfer_keys(),
+               .applies = is_ssh,
+               .condition = kWithSsh,
+               .omit_default = true,
+               .operational = true}),
+    };
+    for (const submit::QueueManager* each : submit::queue_managers())
+      if (each->keys != nullptr) all.push_back(queue_section(*each));
+    for (Field& key : job_keys(texts)) all.push_back(std::move(key));
+    return FieldTable(std::move(all));
+  }();
   return keys;
 }
 

@@ -9,9 +9,6 @@
 
 namespace xffl::config {
 
-// The maximum number of ranks of a job.
-inline constexpr int64_t kMaxRanks = 1'000'000;
-
 using job::Field;
 using job::FieldTable;
 using job::Type;

@@ -17,7 +17,6 @@ namespace {
 constexpr uint64_t kMaxFileBytes = 1 << 20;
 constexpr auto kMaxTotalSteps = static_cast<int64_t>(job::kMaxSteps);
 constexpr size_t kMaxShown = 50;
-constexpr std::chrono::milliseconds kSlurmPoll{60'000};  // the shortest interval that sites accept
 
 /// Checks that the keys of one facility fit together, and fills in keys that follow from others.
 class FacilityChecker {
@@ -27,7 +26,7 @@ class FacilityChecker {
 
   void check() {
     if (facility_.access == AccessKind::kSsh) check_ssh();
-    if (facility_.scheduler == SchedulerKind::kSlurm) check_slurm();
+    check_queue();
   }
 
  private:
@@ -44,10 +43,9 @@ class FacilityChecker {
     require("ssh.user", !facility_.ssh.user.empty(), "the account's name at the facility");
     require("workdir", !facility_.workdir.empty(),
             "a folder at the facility, on a file system that compute nodes share");
-    if (facility_.scheduler == SchedulerKind::kProcess)
-      problem("scheduler",
-              "a facility behind SSH needs 'scheduler: slurm': processes are started "
-              "on this machine only");
+    if (facility_.scheduler.manager().this_machine)
+      problem("scheduler", "a facility behind SSH needs '" + remote_schedulers() +
+                               "': processes are started on this machine only");
     Transfer& transfer = facility_.transfer;
     const bool names_a_way =
         !transfer.user.empty() || !transfer.shell || !reader_.is_set(path_ + ".transfer.pack");
@@ -57,37 +55,52 @@ class FacilityChecker {
     if (!transfer.hosts.empty() && transfer.user.empty()) transfer.user = facility_.ssh.user;
   }
 
-  void check_slurm() {
-    check_world();
-    const submit::SlurmSettings& slurm = facility_.slurm;
-    if (slurm.warning >= slurm.time)
-      problem("slurm.warning", "'warning' should be shorter than 'time', the walltime");
-    if (facility_.workdir.str().find_first_not_of(kPlain) != std::string::npos)
-      problem("workdir",
-              "'workdir' stands in directives of Slurm and should be of letters, digits "
-              "and '/._-+@=', found " +
-                  in_quotes(facility_.workdir.str()));
-    const Image& image = facility_.image;
-    if (image.file.empty() && reader_.is_set(path_ + ".image"))
+  static std::string remote_schedulers() {
+    std::string text = "scheduler: ";
+    const size_t label = text.size();
+    for (const submit::QueueManager* each : submit::queue_managers())
+      if (!each->this_machine) text.append(text.size() == label ? "" : " or ").append(each->name);
+    return text;
+  }
+
+  void check_queue() {
+    const submit::QueueManager& manager = facility_.scheduler.manager();
+    const std::string section = std::string(manager.name) + ".";
+    if (manager.complete != nullptr)
+      manager.complete(
+          facility_.scheduler,
+          {.is_set =
+               [&](auto key) { return reader_.is_set(path_ + "." + section + std::string(key)); },
+           .problem =
+               [&](auto key, const std::string& message) {
+                 problem(section + std::string(key), message);
+               }});
+    check_world(manager);
+    if (manager.plain_workdir &&
+        facility_.workdir.str().find_first_not_of(kPlain) != std::string::npos)
+      problem("workdir", "'workdir' stands in directives of " + std::string(manager.title) +
+                             " and should be of letters, digits and '/._-+@=', found " +
+                             in_quotes(facility_.workdir.str()));
+    if (manager.image_and_modules && facility_.image.file.empty() &&
+        reader_.is_set(path_ + ".image"))
       require("image.file", false, "the image that the trainer runs in");
     if (facility_.poll_interval.count() == 0 && !reader_.is_set(path_ + ".poll_interval") &&
         !reader_.is_set("policy.poll_interval"))
-      facility_.poll_interval = kSlurmPoll;
+      facility_.poll_interval = manager.poll_interval;
   }
 
-  void check_world() {
-    submit::SlurmSettings& slurm = facility_.slurm;
-    if (!reader_.is_set(path_ + ".slurm.tasks_per_node"))
-      slurm.tasks_per_node = std::max(1, slurm.gpus_per_node);
-    const int64_t ranks = int64_t{slurm.nodes} * slurm.tasks_per_node;
-    const std::string product = std::to_string(slurm.nodes) + " nodes * " +
-                                std::to_string(slurm.tasks_per_node) + " tasks_per_node";
-    if (ranks > kMaxRanks)
-      return problem("slurm.nodes", product + " are more than a million ranks");
+  void check_world(const submit::QueueManager& manager) {
+    const submit::JobShape shape = facility_.shape();
+    const int64_t ranks = int64_t{shape.nodes} * shape.tasks_per_node;
+    const std::string product = std::to_string(shape.nodes) + " nodes * " +
+                                std::to_string(shape.tasks_per_node) + " tasks_per_node";
+    if (ranks > submit::kMaxRanks)
+      return problem(std::string(manager.name) + ".nodes",
+                     product + " are more than a million ranks");
     if (reader_.is_set(path_ + ".world_size") && facility_.world_size != ranks)
       return problem("world_size", "'world_size' is " + std::to_string(facility_.world_size) +
-                                       ", but a job of Slurm has " + product +
-                                       ": leave world_size out");
+                                       ", but a job of " + std::string(manager.title) + " has " +
+                                       product + ": leave world_size out");
     facility_.world_size = static_cast<int>(ranks);
   }
 
@@ -218,9 +231,7 @@ class ExperimentReader {
   // trainers have their own limits.
   void check_supported(const std::string& path, const Facility& facility) {
     if (!facility.trainer_command.empty()) return;
-    const bool slurm = facility.scheduler == SchedulerKind::kSlurm;
-    const job::Ranks ranks{facility.world_size,
-                           slurm ? facility.slurm.tasks_per_node : facility.world_size};
+    const job::Ranks ranks{facility.world_size, facility.shape().tasks_per_node};
     if (const auto found =
             job::find_unsupported(facility.training, facility.validation.size(), ranks))
       reader_.problem(reader_.mark(training_path(path, found->key)),

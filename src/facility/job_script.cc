@@ -60,59 +60,25 @@ Arguments image_command(const config::Facility& facility, const RemotePath& fold
   return arguments;
 }
 
-Arguments process_launch(const config::Facility& facility, const RemotePath& folder,
-                         const Programs& programs) {
-  Arguments arguments = {programs.xffl.string(), "exec", "--world-size",
-                         std::to_string(facility.world_size), "--"};
-  append(arguments, trainer_command(facility, folder, programs));
-  return arguments;
-}
-
-// One task per rank. srun takes the job's shape from its environment, except for --cpus-per-task.
-Arguments slurm_launch(const config::Facility& facility, const RemotePath& folder,
-                       const Programs& programs) {
-  const submit::SlurmSettings& slurm = facility.slurm;
-  Arguments arguments = {"srun",
-                         "--export=ALL",
-                         "--kill-on-bad-exit=1",
-                         "--nodes=" + std::to_string(slurm.nodes),
-                         "--ntasks=" + std::to_string(facility.world_size),
-                         "--ntasks-per-node=" + std::to_string(slurm.tasks_per_node)};
-  if (slurm.cpus_per_task > 0)
-    arguments.push_back("--cpus-per-task=" + std::to_string(slurm.cpus_per_task));
-  append(arguments, slurm.srun);
-  if (!facility.image.file.empty()) append(arguments, image_command(facility, folder));
-  append(arguments, trainer_command(facility, folder, programs));
-  return arguments;
-}
-
-struct Kind {
-  std::string name;  // the name of the shipped template
-  submit::TemplateValues values;
-  std::set<std::string, std::less<>> optional;  // values that a project's template may leave out
-};
-
-Kind kind_of(const config::Facility& facility, const std::string& job_name,
-             const RemotePath& folder, const Programs& programs,
-             const std::optional<RemotePath>& next_folder) {
-  switch (facility.scheduler) {
-    case config::SchedulerKind::kProcess:
-      return {"process", {{"launch", process_launch(facility, folder, programs)}}, {}};
-    case config::SchedulerKind::kSlurm:
-      break;
-  }
-  Arguments modules;
+// The values of the queue manager's template.
+submit::ScriptValues queue_values(const config::Facility& facility, const std::string& job_name,
+                                  const RemotePath& folder, const Programs& programs,
+                                  const std::optional<RemotePath>& next_folder) {
+  const submit::QueueManager& manager = facility.scheduler.manager();
+  Arguments modules, image;
   for (const std::string& module : facility.modules)
     modules.push_back("load_module " + quote_for_shell(module));
-  return {
-      "slurm",
-      {{"options", submit::slurm_options(facility.slurm, job_name, folder)},
-       {"modules", modules},
-       {"launch", slurm_launch(facility, folder, programs)},
-       {"next_folder", next_folder ? next_folder->str() : ""},
-       {"keep_seconds", std::to_string(next_folder ? facility.slurm.keep_allocation.count() : 0)},
-       {"warning_seconds", std::to_string(facility.slurm.warning.count())}},
-      {"modules", "next_folder", "keep_seconds", "warning_seconds"}};
+  if (manager.image_and_modules && !facility.image.file.empty())
+    image = image_command(facility, folder);
+  return manager.script_values({.settings = facility.scheduler,
+                                .world_size = facility.world_size,
+                                .job_name = job_name,
+                                .folder = folder,
+                                .next_folder = next_folder,
+                                .modules = modules,
+                                .image = image,
+                                .trainer = trainer_command(facility, folder, programs),
+                                .xffl = programs.xffl.string()});
 }
 
 history::FacilityState facility_in(const history::RunState& run_state, int round,
@@ -143,18 +109,19 @@ std::string job_name(const plan::RunIdentity& identity, const job::JobKey& key,
 std::string job_script(const config::Facility& facility, const job::JobSpec& spec,
                        const std::string& job_name, const RemotePath& folder,
                        const Programs& programs, const std::optional<RemotePath>& next_folder) {
-  Kind kind = kind_of(facility, job_name, folder, programs, next_folder);
-  kind.values.insert({{"job_name", job_name},
-                      {"folder", folder.str()},
-                      {"nonce", spec.key.nonce},
-                      {"environment", facility.environment}});
-  kind.optional.insert({"job_name", "environment"});
+  submit::ScriptValues script = queue_values(facility, job_name, folder, programs, next_folder);
+  const std::string name(facility.scheduler.manager().name);
+  script.values.insert({{"job_name", job_name},
+                        {"folder", folder.str()},
+                        {"nonce", spec.key.nonce},
+                        {"environment", facility.environment}});
+  script.optional.insert({"job_name", "environment"});
   const bool own = !facility.template_file.empty();
   const std::string text = own ? read_file(facility.template_file, kMaxTemplateBytes)
-                               : std::string(submit::shipped_template(kind.name));
+                               : std::string(submit::shipped_template(name));
   const std::string origin =
-      own ? facility.template_file.string() : "the shipped template '" + kind.name + "'";
-  return submit::render_template(text, origin, kind.values, kind.optional);
+      own ? facility.template_file.string() : "the shipped template '" + name + "'";
+  return submit::render_template(text, origin, script.values, script.optional);
 }
 
 history::RunState preview_state() {

@@ -38,8 +38,8 @@ int last_jobs_round(const config::Experiment& experiment, const config::Facility
 std::optional<RemotePath> next_attempt_folder(const config::Experiment& experiment,
                                               const plan::FacilityPlan& facility, int round) {
   const config::Facility& settings = experiment.facility(facility.facility);
-  if (settings.scheduler != config::SchedulerKind::kSlurm ||
-      settings.slurm.keep_allocation.count() == 0 || round >= last_jobs_round(experiment, settings))
+  if (settings.shape().keep_allocation.count() == 0 ||
+      round >= last_jobs_round(experiment, settings))
     return std::nullopt;
   return plan::attempt_folder(facility, round + 1, 1);
 }

@@ -36,7 +36,7 @@ class Connections {
     const std::lock_guard lock(mutex_);
     auto& [used_session, scheduler] = schedulers_[facility.name];
     if (!scheduler || used_session != session)
-      scheduler = queue_manager(facility).make(facility.slurm, session, clock_);
+      scheduler = facility.scheduler.manager().make(facility.scheduler, session, clock_);
     used_session = session;
     return scheduler;
   }
@@ -74,10 +74,6 @@ class Connections {
 };
 
 }  // namespace
-
-const submit::QueueManager& queue_manager(const config::Facility& facility) {
-  return submit::queue_manager(to_string(facility.scheduler));
-}
 
 remote::SshSettings ssh_settings(const config::Facility& facility,
                                  const std::filesystem::path& project_folder) {

@@ -199,7 +199,7 @@ void set_paused(facility::Context& context, const history::Request& request) {
     const bool paused = context.history.paused(name).has_value();
     if (request.kind == history::Request::Kind::kPause && !paused) {
       context.history.record({.facility = name}, history::FacilityPaused{.reason = request.reason});
-      const bool keeps = context.experiment.facility(name).slurm.keep_allocation.count() > 0;
+      const bool keeps = context.experiment.facility(name).shape().keep_allocation.count() > 0;
       if (const auto plan = keeps ? current_plan(context) : std::nullopt)
         release_allocation(context, *plan, name);
     }

@@ -167,7 +167,7 @@ void release_of_left(facility::Context& context, const plan::RoundPlan& plan) {
   for (const auto& [name, why] : context.history.state().left) {
     const auto& all = context.experiment.facilities;
     const bool keeps = std::any_of(all.begin(), all.end(), [&](const config::Facility& each) {
-      return each.name == name && each.slurm.keep_allocation.count() > 0;
+      return each.name == name && each.shape().keep_allocation.count() > 0;
     });
     if (keeps) release_allocation(context, plan, name);
   }

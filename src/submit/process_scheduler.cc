@@ -15,13 +15,16 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/process.h"
+#include "xffl/submit/queue_manager.h"
 #include "xffl/submit/scheduler.h"
+#include "xffl/submit/template.h"
 
 namespace xffl::submit {
 namespace {
@@ -223,8 +226,30 @@ class ProcessScheduler final : public Scheduler {
   std::map<JobId, std::string> endings_;
 };
 
+// `xffl exec` starts the ranks.
+ScriptValues process_values(const ScriptRequest& request) {
+  std::vector<std::string> argv = {request.xffl, "exec", "--world-size",
+                                   std::to_string(request.world_size), "--"};
+  argv.insert(argv.end(), request.trainer.begin(), request.trainer.end());
+  return {.values = {{"launch", argv}}, .optional = {}};
+}
+
+constexpr QueueManager kProcess{
+    .name = "process",
+    .title = "this machine",
+    .this_machine = true,
+    .settings = settings_type<std::monostate>,
+    .shape = [](const QueueSettings&,
+                int world_size) { return JobShape{.tasks_per_node = world_size}; },
+    .script_values = process_values,
+    .make = [](const QueueSettings&, std::shared_ptr<remote::Session>,
+               Clock&) -> std::shared_ptr<Scheduler> { return make_process_scheduler(); },
+};
+
 }  // namespace
 
 std::unique_ptr<Scheduler> make_process_scheduler() { return std::make_unique<ProcessScheduler>(); }
+
+const QueueManager& process_queue_manager() { return kProcess; }
 
 }  // namespace xffl::submit

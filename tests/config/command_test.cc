@@ -13,6 +13,7 @@
 #include "xffl/base/json.h"
 #include "xffl/base/process.h"
 #include "xffl/config/load.h"
+#include "xffl/submit/slurm.h"
 
 namespace xffl {
 namespace {
@@ -137,7 +138,7 @@ TEST_F(ConfigCommand, APresetBecomesKeysOfTheFile) {
   const Outcome made = run(words);
   EXPECT_EQ(made.code, 0) << made.err;
   const config::Facility facility = config::load_experiment(project()).facilities.at(0);
-  EXPECT_EQ(facility.slurm.partition, "boost_usr_prod");
+  EXPECT_EQ(facility.scheduler.as<submit::SlurmSettings>().partition, "boost_usr_prod");
   EXPECT_EQ(facility.world_size, 8);
   EXPECT_FALSE(facility.transfer.shell);
   EXPECT_THAT(run({"config", "preset"}).out, HasSubstr("leonardo\nlumi\n"));
@@ -204,13 +205,14 @@ TEST_F(ConfigCommand, TheWizardAsksForAClusterBehindSsh) {
   EXPECT_THAT(shown, HasSubstr("should be a user's name, found 'ann b'"));
   const config::Experiment experiment = config::load_experiment(project());
   const config::Facility& alba = experiment.facilities.at(0);
-  EXPECT_EQ(alba.scheduler, config::SchedulerKind::kSlurm);
+  EXPECT_EQ(alba.scheduler.manager().name, "slurm");
   EXPECT_EQ(alba.ssh.hosts.size(), 2u);
   EXPECT_EQ(alba.ssh.keys.at(0), "/k");
-  EXPECT_EQ(alba.slurm.account, "proj");
+  EXPECT_EQ(alba.scheduler.as<submit::SlurmSettings>().account, "proj");
   EXPECT_EQ(alba.world_size, 8);
   EXPECT_EQ(alba.trainer_program, "/opt/xffl-train");
-  EXPECT_EQ(experiment.facilities.at(1).slurm.partition, "boost_usr_prod");
+  EXPECT_EQ(experiment.facilities.at(1).scheduler.as<submit::SlurmSettings>().partition,
+            "boost_usr_prod");
 }
 
 TEST_F(ConfigCommand, TheWizardWritesNothingWithoutAYes) {

@@ -2,6 +2,7 @@
 #include "support/temp_dir.h"
 #include "texts.h"
 #include "xffl/base/file.h"
+#include "xffl/submit/slurm.h"
 
 namespace xffl::config {
 namespace {
@@ -44,18 +45,19 @@ std::string site_with(const std::string& from, const std::string& to) {
 TEST(RemoteFacility, HasTypedSettings) {
   const Facility facility = parse(kSite).facilities.at(0);
   EXPECT_EQ(facility.access, AccessKind::kSsh);
-  EXPECT_EQ(facility.scheduler, SchedulerKind::kSlurm);
+  EXPECT_EQ(facility.scheduler.manager().name, "slurm");
   EXPECT_THAT(facility.ssh.hosts,
               ElementsAre(remote::SshHost{"login01.example.org", 22},
                           remote::SshHost{"login02", 2222}, remote::SshHost{"fe80::1", 22}));
   EXPECT_EQ(facility.ssh.user, "me");
   EXPECT_THAT(facility.ssh.keys, ElementsAre("/project/keys/id_ed25519"));
   EXPECT_TRUE(facility.ssh.agent);
-  EXPECT_EQ(facility.slurm.account, "EUHPC_D01_001");
-  EXPECT_EQ(facility.slurm.memory_per_node, 480'000'000'000);
-  EXPECT_EQ(facility.slurm.time, hours(12));
-  EXPECT_EQ(facility.slurm.warning, minutes(10));
-  EXPECT_THAT(facility.slurm.extra, ElementsAre("--mail-type=END"));
+  const auto& slurm = facility.scheduler.as<submit::SlurmSettings>();
+  EXPECT_EQ(slurm.account, "EUHPC_D01_001");
+  EXPECT_EQ(slurm.memory_per_node, 480'000'000'000);
+  EXPECT_EQ(slurm.time, hours(12));
+  EXPECT_EQ(slurm.warning, minutes(10));
+  EXPECT_THAT(slurm.extra, ElementsAre("--mail-type=END"));
   EXPECT_THAT(facility.modules, ElementsAre("cuda/12.2"));
   EXPECT_TRUE(facility.transfer.hosts.empty());
   EXPECT_TRUE(facility.image.file.empty());
@@ -63,7 +65,7 @@ TEST(RemoteFacility, HasTypedSettings) {
 
 TEST(RemoteFacility, WorldSizeFollowsFromTheSlurmRequest) {
   const Facility facility = parse(kSite).facilities.at(0);
-  EXPECT_EQ(facility.slurm.tasks_per_node, 4);
+  EXPECT_EQ(facility.scheduler.as<submit::SlurmSettings>().tasks_per_node, 4);
   EXPECT_EQ(facility.world_size, 8);
   EXPECT_EQ(parse(site_with("gpus_per_node: 4", "tasks_per_node: 2")).facilities[0].world_size, 4);
   EXPECT_EQ(parse(site_with("      gpus_per_node: 4\n", "")).facilities[0].world_size, 2);

@@ -4,6 +4,7 @@
 #include "xffl/base/error.h"
 #include "xffl/config/load.h"
 #include "xffl/config/settings.h"
+#include "xffl/submit/slurm.h"
 
 namespace xffl::config {
 namespace {
@@ -40,10 +41,11 @@ TEST(Presets, MakeAFacilityTogetherWithTheUsersOwnKeys) {
         parse_experiment(format_settings(settings), "xffl.yaml", "/project");
     const Facility& facility = experiment.facilities.at(0);
     EXPECT_EQ(facility.access, AccessKind::kSsh) << name;
-    EXPECT_EQ(facility.scheduler, SchedulerKind::kSlurm) << name;
-    EXPECT_EQ(facility.world_size, facility.slurm.gpus_per_node) << name;
-    EXPECT_EQ(facility.slurm.time, std::chrono::hours(2)) << name;
-    EXPECT_EQ(facility.slurm.warning, std::chrono::minutes(10)) << name;
+    const auto& slurm = facility.scheduler.as<submit::SlurmSettings>();
+    EXPECT_EQ(facility.scheduler.manager().name, "slurm") << name;
+    EXPECT_EQ(facility.world_size, slurm.gpus_per_node) << name;
+    EXPECT_EQ(slurm.time, std::chrono::hours(2)) << name;
+    EXPECT_EQ(slurm.warning, std::chrono::minutes(10)) << name;
     EXPECT_FALSE(facility.ssh.hosts.empty()) << name;
   }
 }

@@ -20,8 +20,8 @@ using testing::Not;
 class KeptAllocationScript : public SlurmScript {
  protected:
   KeptAllocationScript() {
-    facility_.slurm.keep_allocation = std::chrono::seconds(60);
-    facility_.slurm.warning = std::chrono::seconds(30);
+    slurm().keep_allocation = std::chrono::seconds(60);
+    slurm().warning = std::chrono::seconds(30);
     facility_.environment = {"export TAG=\"$TAG+\"", "set -Cu"};
     time_left(600);
     program("trainer", "echo \"$PWD $MASTER_PORT $TAG $XFFL_FAIL\" >>" +
@@ -111,9 +111,9 @@ TEST_F(KeptAllocationScript, EndsAtItsTimeLimitOrWhenReleased) {
     what();
     return ends() && has("stay.closed");
   };
-  facility_.slurm.keep_allocation = std::chrono::seconds(1);
+  slurm().keep_allocation = std::chrono::seconds(1);
   EXPECT_TRUE(left_after([] {}));
-  facility_.slurm.keep_allocation = std::chrono::seconds(60);
+  slurm().keep_allocation = std::chrono::seconds(60);
   EXPECT_TRUE(left_after([&] { ::kill(job_, SIGUSR1); }));
   EXPECT_TRUE(left_after([&] { make_dirs(folder() / "claim/fenced"); }));
   EXPECT_TRUE(left_after([&] { make_dirs(folder(2) / "claim"); }));
@@ -128,7 +128,7 @@ TEST_F(KeptAllocationScript, KeepsNoAllocationPastItsWalltime) {
     return has("stay.offered") || has("stay.planned") ||
            text("job.out").find("keeps its allocation") != std::string::npos;
   };
-  facility_.slurm.keep_allocation = std::chrono::seconds(1);
+  slurm().keep_allocation = std::chrono::seconds(1);
   EXPECT_TRUE(offers());
   EXPECT_TRUE(has("stay.closed"));
   time_left(35);  // warning: 30
@@ -141,7 +141,7 @@ TEST_F(KeptAllocationScript, KeepsNoAllocationPastItsWalltime) {
   time_left(600);
   facility_.environment = {"export XFFL_FAIL=1"};
   EXPECT_FALSE(offers());
-  facility_.slurm.keep_allocation = std::chrono::seconds(0);  // the last round
+  slurm().keep_allocation = std::chrono::seconds(0);  // the last round
   fs::remove_all(folder());
   make_dirs(folder() / "out");
   EXPECT_EQ(run("41").exit_code, 1);

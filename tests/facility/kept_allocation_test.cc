@@ -6,6 +6,7 @@
 
 #include "support/fake_session.h"
 #include "xffl/plan/facility_layout.h"
+#include "xffl/submit/slurm.h"
 
 namespace xffl::facility {
 namespace {
@@ -18,12 +19,14 @@ class KeptAllocationPlan : public testing::Test {
     experiment_.rounds = 5;
     config::Facility alba;
     alba.name = plan_.facility = FacilityName("alba");
-    alba.scheduler = config::SchedulerKind::kSlurm;
-    alba.slurm.keep_allocation = std::chrono::seconds(60);
+    alba.scheduler = submit::QueueSettings("slurm");
+    alba.scheduler.as<submit::SlurmSettings>().keep_allocation = std::chrono::seconds(60);
     experiment_.facilities = {alba};
     plan_.folder = RemotePath("/w/alba");
   }
-  submit::SlurmSettings& slurm() { return experiment_.facilities.front().slurm; }
+  submit::SlurmSettings& slurm() {
+    return experiment_.facilities.front().scheduler.as<submit::SlurmSettings>();
+  }
 
   /// `job` trained the accepted attempt; those before it failed.
   void accept(int round, int attempt, const std::string& job) {

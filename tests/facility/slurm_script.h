@@ -10,6 +10,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/process.h"
 #include "xffl/facility/job_script.h"
+#include "xffl/submit/slurm.h"
 
 namespace xffl::facility {
 
@@ -28,10 +29,10 @@ class SlurmScript : public testing::Test {
         dir_ / "modules/init/bash",
         "module() { [ \"$2\" != absent ] && LOADED=\"$LOADED$2,\"; }\nexport LOADED\n");
     facility_.name = FacilityName("alba");
-    facility_.scheduler = config::SchedulerKind::kSlurm;
+    facility_.scheduler = submit::QueueSettings("slurm");
     facility_.workdir = RemotePath(dir_.path().string());
     facility_.trainer_command = {(dir_ / "trainer").string()};
-    facility_.slurm.tasks_per_node = 1;
+    slurm().tasks_per_node = 1;
   }
 
   void program(const std::string& name, const std::string& body) {
@@ -48,7 +49,8 @@ class SlurmScript : public testing::Test {
     spec.key = {"demo", "0001", round,
                 "alba", 1,      std::string(32, static_cast<char>('a' + round - 1))};
     std::optional<RemotePath> next;
-    if (facility_.slurm.keep_allocation.count() > 0) next = RemotePath(folder(round + 1).string());
+    if (facility_.shape().keep_allocation.count() > 0)
+      next = RemotePath(folder(round + 1).string());
     return job_script(facility_, spec, spec.key.name(), RemotePath(folder(round).string()),
                       {"/x/xffl", "/x/xffl-train"}, next);
   }
@@ -71,6 +73,8 @@ class SlurmScript : public testing::Test {
     const auto path = folder(round) / name;
     return std::filesystem::exists(path) ? read_file(path, 1 << 20) : "";
   }
+
+  submit::SlurmSettings& slurm() { return facility_.scheduler.as<submit::SlurmSettings>(); }
 
   test::TempDir dir_;
   config::Facility facility_;

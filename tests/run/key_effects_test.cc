@@ -312,7 +312,7 @@ class SlurmKey : public testing::Test {
             slurm + "}\n",
         "xffl.yaml", "/project");
     const config::Facility& alba = experiment_.facilities.front();
-    scheduler_ = facility::queue_manager(alba).make(alba.slurm, session_, clock_);
+    scheduler_ = alba.scheduler.manager().make(alba.scheduler, session_, clock_);
     rendered_ =
         facility::render_script(experiment_, facility::preview_state(), alba.name, 1, {"x", "t"});
     request_ = {.name = rendered_.job_name, .script = rendered_.script, .folder = rendered_.folder};

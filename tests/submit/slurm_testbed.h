@@ -14,6 +14,7 @@
 #include "xffl/base/clock.h"
 #include "xffl/facility/job_script.h"
 #include "xffl/remote/ssh.h"
+#include "xffl/submit/slurm.h"
 
 namespace xffl::submit {
 
@@ -37,19 +38,19 @@ class SlurmTestbed : public testing::Test {
     alba_ = &testbed_->facility("alba");
     session_ = remote::make_ssh_session(test::ssh_settings(*alba_));
     facility_.name = FacilityName("alba");
-    facility_.scheduler = config::SchedulerKind::kSlurm;
+    facility_.scheduler = submit::QueueSettings("slurm");
     facility_.workdir = RemotePath(alba_->scratch);
     facility_.trainer_command = {"bash", alba_->scratch + "/trainer.sh"};
     facility_.environment = {"export TAG='it'\\''s'"};
-    facility_.slurm.nodes = 2;
-    facility_.slurm.tasks_per_node = facility_.slurm.gpus_per_node = 1;
-    facility_.slurm.warning = std::chrono::seconds(60);
+    slurm().nodes = 2;
+    slurm().tasks_per_node = slurm().gpus_per_node = 1;
+    slurm().warning = std::chrono::seconds(60);
     facility_.world_size = 2;
     remote::write_text_atomic(*session_, RemotePath(alba_->scratch + "/trainer.sh"), kTrainer);
     scheduler_ = coordinator();
   }
   std::shared_ptr<Scheduler> coordinator() {
-    SlurmSettings settings = facility_.slurm;
+    SlurmSettings settings = slurm();
     settings.command_timeout = milliseconds(30000);
     return make_slurm_scheduler(settings, session_, clock_);
   }
@@ -87,6 +88,8 @@ class SlurmTestbed : public testing::Test {
   void finish(const JobRequest& request) {
     remote::write_text_atomic(*session_, request.folder / "finish", "");
   }
+
+  SlurmSettings& slurm() { return facility_.scheduler.as<SlurmSettings>(); }
 
   std::unique_ptr<test::Testbed> testbed_;
   const test::Facility* alba_ = nullptr;

@@ -78,7 +78,7 @@ TEST_F(SlurmTestbed, ReadsTheAccountingAfterAnOutageAndReportsOutOfMemory) {
 
 TEST_F(SlurmTestbed, AJobWhoseNodeFailsIsRequeuedToAnotherNode) {
   START_TESTBED({"--slurm", "SlurmdTimeout=5"});
-  facility_.slurm.nodes = facility_.world_size = 1;
+  slurm().nodes = facility_.world_size = 1;
   scheduler_ = coordinator();
   const JobRequest job = request();
   const JobId id = scheduler_->submit(job, {});
@@ -102,7 +102,7 @@ TEST_F(SlurmTestbed, AJobWhoseNodeFailsIsRequeuedToAnotherNode) {
 
 TEST_F(SlurmTestbed, TheWarningBeforeTheWalltimeLeavesTimeToReport) {
   START_TESTBED();
-  facility_.slurm.time = std::chrono::seconds(120);
+  slurm().time = std::chrono::seconds(120);
   scheduler_ = coordinator();
   const JobRequest job = request();
   const JobId id = scheduler_->submit(job, {});
@@ -113,8 +113,8 @@ TEST_F(SlurmTestbed, TheWarningBeforeTheWalltimeLeavesTimeToReport) {
 
 TEST_F(SlurmTestbed, AJobThatIgnoresTheWarningEndsByWalltime) {
   START_TESTBED();
-  facility_.slurm.time = std::chrono::seconds(60);
-  facility_.slurm.warning = std::chrono::seconds(0);
+  slurm().time = std::chrono::seconds(60);
+  slurm().warning = std::chrono::seconds(0);
   scheduler_ = coordinator();
   const JobRequest job = request();
   const JobId id = scheduler_->submit(job, {});

@@ -44,7 +44,7 @@ TEST_F(SlurmTestbed, TheWarningSignalReachesEveryRank) {
 
 TEST_F(SlurmTestbed, AScriptSubmittedByHandIsTheSameJob) {
   START_TESTBED();
-  facility_.slurm.time = std::chrono::minutes(7);
+  slurm().time = std::chrono::minutes(7);
   scheduler_ = coordinator();
   const JobRequest by_xffl = request(1), by_hand = request(2);
   const auto properties = [&](const JobId& id) {
@@ -164,7 +164,7 @@ TEST_F(SlurmTestbed, SubmitIsDeferredAndQueriesFailWhileTheControllerIsDown) {
 TEST_F(SlurmTestbed, InvalidRequestsAreRejectedAndTestOnlySubmitsNothing) {
   START_TESTBED();
   const JobRequest job = request();
-  const SlurmSettings settings = facility_.slurm;
+  const SlurmSettings settings = slurm();
   const TestOnly good = test_only(*session_, settings, job, {});
   EXPECT_TRUE(good.accepted) << good.answer;
   EXPECT_THAT(good.answer, HasSubstr("to start at"));
@@ -189,8 +189,7 @@ TEST_F(SlurmTestbed, InvalidRequestsAreRejectedAndTestOnlySubmitsNothing) {
 
 TEST_F(SlurmTestbed, DistinguishesHeldAndCancelledJobs) {
   START_TESTBED();
-  facility_.slurm.time =
-      std::chrono::hours(99);  // beyond the partition's limit: accepted, never started
+  slurm().time = std::chrono::hours(99);  // beyond the partition's limit: accepted, never started
   scheduler_ = coordinator();
   const JobRequest job = request();
   const JobId id = scheduler_->submit(job, {});

@@ -12,6 +12,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/process.h"
 #include "xffl/base/shell.h"
+#include "xffl/submit/queue_manager.h"
 #include "xffl/submit/scheduler.h"
 
 namespace xffl::submit {
@@ -279,10 +280,10 @@ TEST_F(ProcessJob, FailsWithoutItsFolderOrProgram) {
 }
 
 TEST(QueueManagers, EachHasASchedulerAndAShippedTemplate) {
-  for (const QueueManager& manager : queue_managers()) {
-    EXPECT_NE(manager.make, nullptr) << manager.name;
-    EXPECT_FALSE(shipped_template(manager.name).empty()) << manager.name;
-    EXPECT_EQ(&queue_manager(manager.name), &manager);
+  for (const QueueManager* manager : queue_managers()) {
+    EXPECT_NE(manager->make, nullptr) << manager->name;
+    EXPECT_FALSE(shipped_template(manager->name).empty()) << manager->name;
+    EXPECT_EQ(&queue_manager(manager->name), manager);
   }
   EXPECT_THROW(queue_manager("pbs"), Error);
 }

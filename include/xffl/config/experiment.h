@@ -18,7 +18,7 @@
 #include "xffl/base/names.h"
 #include "xffl/job/job_spec.h"
 #include "xffl/remote/ssh.h"
-#include "xffl/submit/slurm.h"
+#include "xffl/submit/queue_manager.h"
 
 namespace xffl::config {
 
@@ -27,10 +27,6 @@ using xffl::to_string;
 // The route of files and commands to a facility.
 enum class AccessKind { kLocal, kSsh };
 constexpr auto names_of(AccessKind) { return enum_names("local", "ssh"); }
-
-// The queue manager of a facility's jobs. docs/developer/extending.md lists the steps to add one.
-enum class SchedulerKind { kProcess, kSlurm };
-constexpr auto names_of(SchedulerKind) { return enum_names("process", "slurm"); }
 
 enum class WeightKind { kTokens, kSamples, kEqual };
 constexpr auto names_of(WeightKind) { return enum_names("tokens", "samples", "equal"); }
@@ -78,15 +74,15 @@ struct Image {
 struct Facility {
   FacilityName name;
   AccessKind access = AccessKind::kLocal;
-  SchedulerKind scheduler = SchedulerKind::kProcess;
-  remote::SshSettings ssh;      // of AccessKind::kSsh; without `facility` and `known_hosts`
-  Transfer transfer;            // of AccessKind::kSsh
-  submit::SlurmSettings slurm;  // of SchedulerKind::kSlurm
+  submit::QueueSettings
+      scheduler;            // the queue manager of its jobs, with the queue manager's section
+  remote::SshSettings ssh;  // of AccessKind::kSsh; without `facility` and `known_hosts`
+  Transfer transfer;        // of AccessKind::kSsh
   Image image;
   RemotePath workdir;                   // holds xffl's files at the facility
   std::chrono::seconds purge_after{0};  // the site removes files unused for this time; 0: unknown
   std::filesystem::path template_file;  // on this machine; empty: the shipped template of its kind
-  int world_size = 1;                   // ranks of a job; with Slurm nodes * tasks_per_node
+  int world_size = 1;                   // ranks of a job: nodes * tasks_per_node of shape()
   std::vector<std::string>
       trainer_command;  // empty: the built-in trainer; else argv, "--job <job.json>" is appended
   std::string trainer_program;  // built-in trainer at the facility; empty: the program beside this
@@ -99,6 +95,9 @@ struct Facility {
   std::chrono::milliseconds poll_interval{0};  // 0: the policy's
   job::TrainingSpec training;  // defaults, then the facility's own; steps = steps per round
   bool operator==(const Facility&) const = default;
+
+  /// The resources of a job.
+  submit::JobShape shape() const { return scheduler.manager().shape(scheduler, world_size); }
 };
 
 struct Aggregation {

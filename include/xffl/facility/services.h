@@ -12,7 +12,7 @@
 #include "xffl/config/experiment.h"
 #include "xffl/history/run_history.h"
 #include "xffl/remote/ssh.h"
-#include "xffl/submit/slurm.h"
+#include "xffl/submit/scheduler.h"
 
 namespace xffl::facility {
 
@@ -52,10 +52,6 @@ struct Observer {
 /// time.
 Services make_services(Clock& clock, const std::filesystem::path& project_folder,
                        remote::Ask ask = {});
-
-/// The facility's queue manager: the row of submit::queue_managers() with the name of its
-/// `scheduler`.
-const submit::QueueManager& queue_manager(const config::Facility& facility);
 
 remote::SshSettings ssh_settings(const config::Facility& facility,
                                  const std::filesystem::path& project_folder);

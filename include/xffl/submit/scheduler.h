@@ -120,27 +120,12 @@ struct TestOnly {
   std::string answer;
 };
 
-struct SlurmSettings;  // slurm.h
-
-/// A queue manager. A row in scheduler.cc registers a queue manager. Its Scheduler has its own
-/// file, and shipped_template() returns its job script.
-struct QueueManager {
-  std::string_view name;  // the value of `scheduler` in xffl.yaml, and the template's kind
-  bool this_machine;      // its jobs run on the coordinator's machine
-  std::shared_ptr<Scheduler> (*make)(SlurmSettings settings,
-                                     std::shared_ptr<remote::Session> session, Clock& clock);
-  /// Asks whether the scheduler would accept a job, and submits nothing; null with `this_machine`
-  /// only.
-  TestOnly (*check)(remote::Session& session, const SlurmSettings& settings,
-                    const JobRequest& request, std::stop_token stop);
-};
-std::span<const QueueManager> queue_managers();
-/// Throws kConfig with the known names.
-const QueueManager& queue_manager(std::string_view name);
-
 /// Runs jobs as sessions of processes of this machine that outlive the coordinator. A job's id is
 /// "<pid>.<start ticks>", so that a reused pid never identifies the job; find() reads the claim
 /// that the job wrote in its folder.
 std::unique_ptr<Scheduler> make_process_scheduler();
+struct QueueManager;  // queue_manager.h
+/// The row of this machine's processes.
+const QueueManager& process_queue_manager();
 
 }  // namespace xffl::submit

@@ -80,4 +80,8 @@ TestOnly test_only(remote::Session& session, const SlurmSettings& settings,
 std::optional<std::chrono::seconds> longest_walltime(remote::Session& session,
                                                      const SlurmSettings& settings);
 
+struct QueueManager;  // queue_manager.h
+/// Slurm's row.
+const QueueManager& slurm_queue_manager();
+
 }  // namespace xffl::submit

@@ -14,16 +14,40 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "xffl/base/names.h"
+
 namespace xffl::submit {
+
+class QueueSettings;  // queue_manager.h
 
 using TemplateValue = std::variant<std::string, std::vector<std::string>>;
 using TemplateValues = std::map<std::string, TemplateValue, std::less<>>;
+
+// The contents of a job, for a queue manager that makes the job's script from its template.
+struct ScriptRequest {
+  const QueueSettings& settings;
+  int world_size = 1;
+  std::string job_name;
+  RemotePath folder;                      // the attempt's folder
+  std::optional<RemotePath> next_folder;  // of the round that may use a kept allocation
+  std::vector<std::string> modules;       // a line of shell for each environment module
+  std::vector<std::string> image;         // starts `trainer` in its image; empty: no image
+  std::vector<std::string> trainer;       // one rank
+  std::string xffl;                       // the program that starts ranks on this machine
+};
+
+// The values of a queue manager's template, beside job_name, folder, nonce and environment.
+struct ScriptValues {
+  TemplateValues values;
+  std::set<std::string, std::less<>> optional;  // values that a project's template may leave out
+};
 
 /// Throws kConfig with "<origin>:<line>: ..." .
 std::string render_template(std::string_view text, std::string_view origin,
