@@ -12,8 +12,12 @@
 #include <vector>
 
 #include "xffl/base/names.h"
-#include "xffl/config/experiment.h"
 #include "xffl/job/job_spec.h"
+
+namespace xffl::config {
+struct Experiment;
+struct RoundPolicy;
+}  // namespace xffl::config
 
 namespace xffl::plan {
 
