@@ -77,7 +77,8 @@ std::optional<double> push_rate(int round, const StateOf& state) {
 }
 
 std::optional<checkpoint::Manifest> PackedModels::of(const history::RunFolder& folder, int round,
-                                                     std::stop_token stop) {
+                                                     std::stop_token stop,
+                                                     const std::function<void()>& check_reference) {
   const std::lock_guard lock(mutex_);
   if (round_ == round) return made_;
   made_.reset();
@@ -88,6 +89,7 @@ std::optional<checkpoint::Manifest> PackedModels::of(const history::RunFolder& f
                  {{"round", round}, {"problem", error.what()}});
   };
   try {
+    if (check_reference) check_reference();
     made_ = make(folder, round, path(folder, round), stop);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kCancelled) throw;

@@ -123,7 +123,9 @@ history::Pushed ModelPush::push_base(int attempt, job::JobSpec& spec, bool packs
 // the site has purged the previous round's model.
 std::optional<history::Pushed> ModelPush::push_packed(int attempt, job::JobSpec& spec,
                                                       std::stop_token stop) {
-  const auto packed = site_.context.packed.of(site_.context.folder, site_.plan.round, stop);
+  const auto packed = site_.context.packed.of(site_.context.folder, site_.plan.round, stop, [&] {
+    site_.context.models.check_global(site_.plan.round - 2);
+  });
   if (!packed) return std::nullopt;
   const Manifest whole = *site_.context.models.global(site_.plan.round - 1);
   const Manifest before = *site_.context.models.global(site_.plan.round - 2);

@@ -123,6 +123,20 @@ TEST_F(TestbedPack, ADamagedReferenceCostsAPush) {
                                                   testing::HasSubstr("\"charged\":false"))));
 }
 
+// The coordinator makes the reference again before it packs: no job has to unpack wrong
+// differences.
+TEST_F(TestbedPack, ADamagedReferenceOfTheCoordinatorCostsNothing) {
+  project().release();
+  auto run = project().start_run({{"XFFL_FAILPOINT", "journal:stop:published"}});
+  ASSERT_TRUE(run.await_stop());
+  test::flip_byte(project().run_folder() / "r0000/global/model.safetensors", kRows);
+  for (bool stopped = true; stopped; stopped = run.await_stop()) run.signal(SIGCONT);
+  EXPECT_EQ(run.finish(), 0);
+  project().expect_result(expected_);
+  EXPECT_EQ(project().count_events("attempt_failed"), 0);
+  EXPECT_THAT(packed(), testing::ElementsAre("alba 2 1", "alba 3 1", "brno 2 1", "brno 3 1"));
+}
+
 // The coordinator is killed after the push of the second round's packed model.
 TEST_F(TestbedPack, AKillAfterThePushOfDifferencesCostsNothing) {
   project().release();

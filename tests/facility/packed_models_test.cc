@@ -69,6 +69,19 @@ TEST_F(PackedGlobals, AreMadeOnce) {
   EXPECT_TRUE(packed_.of(folder_, 3, {}));
 }
 
+TEST_F(PackedGlobals, AreMadeFromACheckedReference) {
+  int checks = 0;
+  EXPECT_FALSE(packed_.of(folder_, 3, {}, [&] {
+    ++checks;
+    throw Error(ErrorKind::kCorrupt, "global is damaged");
+  })) << "the model is sent whole";
+  EXPECT_FALSE(leaves_something());
+  PackedModels others;
+  for (int caller = 0; caller < 2; ++caller)
+    EXPECT_TRUE(others.of(folder_, 3, {}, [&] { ++checks; }));
+  EXPECT_EQ(checks, 2) << "once for all callers";
+}
+
 TEST_F(PackedGlobals, AreSkippedWhenAModelIsGone) {
   fs::remove_all(folder_.global(1));
   EXPECT_FALSE(packed_.of(folder_, 3, {}));

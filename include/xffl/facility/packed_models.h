@@ -2,6 +2,7 @@
 // previous model.
 #pragma once
 
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <stop_token>
@@ -42,9 +43,11 @@ class PackedModels {
   }
   /// The manifest of path(), the differences from which a job makes the input model of `round`.
   /// None when packing saves too little or fails; the log has the reason. A second caller waits
-  /// while the first caller packs. Throws kCancelled.
+  /// while the first caller packs. Calls `check_reference` before it packs: the global model of
+  /// `round` - 2 has to be the one that the facilities hold. Throws kCancelled.
   std::optional<checkpoint::Manifest> of(const history::RunFolder& folder, int round,
-                                         std::stop_token stop);
+                                         std::stop_token stop,
+                                         const std::function<void()>& check_reference = {});
   /// Removes the packed models of the rounds before `round`.
   void drop(const history::RunFolder& folder, int round);
 
