@@ -1,6 +1,10 @@
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <fstream>
 
 #include "files.h"
 #include "support/temp_dir.h"
@@ -49,6 +53,34 @@ class HostilePack : public ::testing::Test {
   checkpoint::ManifestFile raw_;
   std::optional<Reference> reference_;
   std::string packed_;
+};
+
+// Limits the address space to the present one and 256 MiB: a larger allocation throws
+// std::bad_alloc, which no test expects. Sanitizers need more.
+class MemoryLimit {
+ public:
+  MemoryLimit() {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    EXPECT_EQ(::getrlimit(RLIMIT_AS, &before_), 0);
+    rlimit limit = before_;
+    limit.rlim_cur = pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) + (256u << 20);
+    EXPECT_EQ(::setrlimit(RLIMIT_AS, &limit), 0);
+    is_set_ = true;
+    EXPECT_EQ(::mmap(nullptr, 512u << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
+              MAP_FAILED);
+#endif
+  }
+  MemoryLimit(const MemoryLimit&) = delete;
+  MemoryLimit& operator=(const MemoryLimit&) = delete;
+  ~MemoryLimit() {
+    if (is_set_) ::setrlimit(RLIMIT_AS, &before_);
+  }
+
+ private:
+  rlimit before_{};
+  bool is_set_ = false;
 };
 
 TEST_F(HostilePack, AcceptsTheUnchangedFile) {
@@ -118,6 +150,9 @@ TEST_F(HostilePack, RejectsRandomEdits) {
 }
 
 TEST_F(HostilePack, ChecksSizesBeforeItAllocates) {
+  const MemoryLimit limit;
+  EXPECT_EQ(decoding(packed_).message, Thrown{}.message) << "the limit is enough for the real file";
+  fs::remove(dir_ / "out");
   for (const uint32_t block_bytes : {0u, 1u, 4095u, 4097u, 0xffffffffu, 1u << 23})
     EXPECT_EQ(decoding(with(12, block_bytes)).kind, ErrorKind::kCorrupt) << block_bytes;
   for (const uint64_t raw_bytes :
@@ -132,6 +167,25 @@ TEST_F(HostilePack, ChecksSizesBeforeItAllocates) {
     EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt) << plane;
     EXPECT_NE(thrown.message.find("block 0 at offset 88"), std::string::npos) << thrown.message;
   }
+}
+
+// A zstd frame of 33 kB that stands for 1 GiB of zeros, in the place of the low plane.
+TEST_F(HostilePack, AFrameThatExpandsToAGigabyteIsRejectedWithinTheBlocksMemory) {
+  const MemoryLimit limit;
+  std::string bomb("\x28\xb5\x2f\xfd\x00\x58", 6);  // magic, no content size, a window of 2 MiB
+  constexpr uint32_t kRunBytes = 128u << 10, kRuns = 8192;
+  for (uint32_t run = 0; run < kRuns; ++run) {
+    const uint32_t header = kRunBytes << 3 | 1u << 1 | (run + 1 == kRuns ? 1u : 0u);
+    for (int shift = 0; shift < 24; shift += 8) bomb += static_cast<char>(header >> shift);
+    bomb += '\0';
+  }
+  const uint32_t low = number_at(88) & 0x3fffffff;
+  std::string changed = with(88, 0x40000000u | static_cast<uint32_t>(bomb.size()));
+  changed.replace(96, low, bomb);
+  const Thrown thrown = decoding(changed);
+  EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt);
+  EXPECT_NE(thrown.message.find("Destination buffer is too small"), std::string::npos)
+      << thrown.message;
 }
 
 TEST_F(HostilePack, RejectsSwappedPlanes) {
