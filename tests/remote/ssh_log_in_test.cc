@@ -209,13 +209,15 @@ TEST_F(SshLogIn, ALogInNodeWithAChangedKeyDoesNotHideTheOthers) {
   const auto session = make_ssh_session(settings);
   expect_works(*session);
   for (const pid_t pid : good.session_processes()) ::kill(pid, SIGKILL);
-  for (int i = 0; i < 50; ++i) try {  // reconnects after the lost link
+  EXPECT_TRUE(test::await([&] {  // reconnects after the lost link
+    try {
       expect_works(*session);
-      break;
+      return true;
     } catch (const Error& error) {
       expect_kind(error, ErrorKind::kRemote);
-      std::this_thread::sleep_for(100ms);
+      return false;
     }
+  }));
   log::set_file({});
   EXPECT_GE(good.connections(), 2);
   EXPECT_EQ(changed.connections(), 1) << "the changed key is remembered";
@@ -280,7 +282,7 @@ UniqueFd occupy(int port) {
 TEST_F(SshLogIn, ReconnectsSlowlyToAHostThatDropsConnections) {
   test::Sshd sshd({.config = {"MaxStartups 1:100:1"}});
   UniqueFd occupant = occupy(sshd.port());
-  while (sshd.connections() < 1) std::this_thread::sleep_for(10ms);
+  ASSERT_TRUE(test::await([&] { return sshd.connections() >= 1; }));
   const auto session = make_ssh_session(sshd.settings());
   const auto start = std::chrono::steady_clock::now();
   int failures = 0;
@@ -293,15 +295,14 @@ TEST_F(SshLogIn, ReconnectsSlowlyToAHostThatDropsConnections) {
   EXPECT_GE(sshd.count("drop connection"), 2) << sshd.log();
   EXPECT_LE(sshd.count("drop connection"), 5);  // 0, 1, 3, 7 s
   occupant = UniqueFd();
-  for (int i = 0; i < 300; ++i) {
+  EXPECT_TRUE(test::await([&] {
     try {
       expect_works(*session);
-      return;
+      return true;
     } catch (const Error&) {
-      std::this_thread::sleep_for(100ms);
+      return false;
     }
-  }
-  FAIL() << "never connected again";
+  })) << "never connected again";
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <functional>
 #include <numeric>
 
+#include "support/await.h"
 #include "support/sshd.h"
 #include "support/thrown.h"
 #include "xffl/base/error.h"

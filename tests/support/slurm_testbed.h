@@ -71,7 +71,7 @@ class SlurmTestbed {
   /// Polls until the state is `wanted` or `timeout` has passed; returns the last status.
   static submit::JobStatus await(submit::Scheduler& scheduler, const JobId& id,
                                  const submit::JobRequest& request, submit::JobState wanted,
-                                 std::chrono::seconds timeout = std::chrono::seconds(40)) {
+                                 std::chrono::seconds timeout = std::chrono::seconds(120)) {
     submit::JobStatus last;
     test::await([&] { return (last = status(scheduler, id, request)).state == wanted; }, timeout);
     return last;
