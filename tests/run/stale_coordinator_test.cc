@@ -66,7 +66,7 @@ TEST_F(StaleCoordinator, RemovesNoModel) {
     take_over();
     taken = true;
   });
-  EXPECT_EQ(test::kind_of([&] { run("policy: {keep_rounds: 1, evaluate_last: false}\n", 4); }),
+  EXPECT_EQ(test::kind_of([&] { run("policy: {keep_rounds: 1, evaluate_last: false}\n", 2); }),
             ErrorKind::kBusy);
   EXPECT_TRUE(taken);
   EXPECT_THAT(models, testing::IsEmpty());
