@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/facility/context.h"
@@ -99,8 +100,9 @@ class RetentionWorker::Worker {
   };
   using Remove = std::function<void(const Task&, const std::stop_token&)>;
 
-  Worker(std::string place, Remove remove)
+  Worker(std::string place, const Clock& clock, Remove remove)
       : place_(std::move(place)),
+        clock_(clock),
         remove_(std::move(remove)),
         thread_([this](std::stop_token stop) { work(stop); }) {}
 
@@ -113,20 +115,28 @@ class RetentionWorker::Worker {
     changed_.notify_all();
   }
   /// Returns when all removals were tried, the last failure twice; false when `until` passes first.
-  bool finish(const std::stop_token& stop, std::chrono::steady_clock::time_point until) {
+  bool finish(const std::stop_token& stop, Clock::MonotonicTime until) {
     std::unique_lock lock(mutex_);
-    const auto idle = [&] { return !next_ && !busy_; };
-    if (!changed_.wait_until(lock, stop, until, idle)) return stop.stop_requested();
+    if (!wait_until_idle(lock, stop, until)) return stop.stop_requested();
     if (!failed_) return true;
     next_ = failed_;
     changed_.notify_all();
-    return changed_.wait_until(lock, stop, until, idle) || stop.stop_requested();
+    return wait_until_idle(lock, stop, until) || stop.stop_requested();
   }
   /// Makes the thread end soon; the destructor waits for it.
   void request_stop() { thread_.request_stop(); }
   const std::string& place() const { return place_; }
 
  private:
+  bool wait_until_idle(std::unique_lock<std::mutex>& lock, const std::stop_token& stop,
+                       Clock::MonotonicTime until) {
+    const auto idle = [&] { return !next_ && !busy_; };
+    while (!idle()) {
+      if (stop.stop_requested() || clock_.monotonic() >= until) return false;
+      changed_.wait_for(lock, stop, std::chrono::milliseconds(100), idle);
+    }
+    return true;
+  }
   void work(const std::stop_token& stop) {
     const remote::StopScope stop_scope(stop);
     for (;;) {
@@ -158,6 +168,7 @@ class RetentionWorker::Worker {
   }
 
   const std::string place_;
+  const Clock& clock_;
   const Remove remove_;
   bool tidy_ = false;  // no rounds older than the last task's; only the thread uses it
   std::mutex mutex_;
@@ -172,9 +183,9 @@ RetentionWorker::RetentionWorker(facility::Context& context)
     : context_(context),
       local_(context.experiment.policy, context.folder,
              [&history = context.history] { history.check_writer(); }),
-      here_(std::make_unique<Worker>("this machine", [this](const auto& task, const auto& stop) {
-        local_.after(task.newest, stop);
-      })) {}
+      here_(std::make_unique<Worker>(
+          "this machine", context.services.clock,
+          [this](const auto& task, const auto& stop) { local_.after(task.newest, stop); })) {}
 
 RetentionWorker::~RetentionWorker() {
   here_->request_stop();
@@ -191,7 +202,8 @@ void RetentionWorker::after(const plan::RoundPlan& plan) {
     auto& worker = facilities_[facility.facility];
     if (!worker)
       worker = std::make_unique<Worker>(
-          facility.facility.str(), [this](const Worker::Task& task, const std::stop_token& stop) {
+          facility.facility.str(), context_.services.clock,
+          [this](const Worker::Task& task, const std::stop_token& stop) {
             remove_rounds(context_, task.facility, task.old, task.newest, task.searches, stop);
           });
     worker->start({.facility = facility, .old = old, .newest = plan.round});
@@ -205,8 +217,7 @@ void RetentionWorker::after_last() {
 }
 
 void RetentionWorker::finish(std::stop_token stop, std::chrono::nanoseconds patience) {
-  const auto until = std::chrono::steady_clock::now() +
-                     std::chrono::duration_cast<std::chrono::steady_clock::duration>(patience);
+  const Clock::MonotonicTime until = context_.services.clock.monotonic() + patience;
   here_->finish(stop, until);
   for (const auto& [name, worker] : facilities_)
     if (!worker->finish(stop, until))
