@@ -34,6 +34,11 @@ struct FacilityThread {
   std::exception_ptr error;
 };
 
+// The participants on record sufficed under the policy of that time, which may have changed since.
+bool has_participants(const facility::Context& context, const plan::RoundPlan& plan) {
+  return !context.history.round(plan.round).participants.empty();
+}
+
 // Drives all facilities of the round side by side. In a training round, an error or a facility
 // without an update under on_missing: fail ends the other threads' waits; their jobs keep running.
 std::vector<FacilityThread> drive_facilities(facility::Context& context,
@@ -41,7 +46,8 @@ std::vector<FacilityThread> drive_facilities(facility::Context& context,
   std::vector<FacilityThread> all(plan.facilities.size());
   std::stop_source round_stop;
   std::stop_callback forward(stop, [&] { round_stop.request_stop(); });
-  const bool must_have_all = context.experiment.policy.on_missing == config::OnMissing::kFail;
+  const bool must_have_all = context.experiment.policy.on_missing == config::OnMissing::kFail &&
+                             !has_participants(context, plan);
   const auto drive = [&](FacilityThread& each, const plan::FacilityPlan& facility) {
     bool failed = false;
     try {
@@ -118,7 +124,8 @@ std::vector<history::Accepted> train_everywhere(facility::Context& context,
     missing = missing || (!each.outcome.missing.empty() &&
                           !context.history.departed(plan.round, plan.facilities[i].facility));
   }
-  if (missing && context.experiment.policy.on_missing == config::OnMissing::kFail) {
+  const bool frozen = has_participants(context, plan);
+  if (missing && !frozen && context.experiment.policy.on_missing == config::OnMissing::kFail) {
     cancel_others(plan, threads, stop);
     fail_round(plan, threads, "policy.on_missing is fail");
   }
@@ -127,7 +134,7 @@ std::vector<history::Accepted> train_everywhere(facility::Context& context,
   for (const FacilityThread& each : threads)
     if (each.error) std::rethrow_exception(each.error);
   const int quorum = facility::quorum_now(context, plan);
-  if (static_cast<int>(accepted.size()) < quorum)
+  if (!frozen && static_cast<int>(accepted.size()) < quorum)
     fail_round(plan, threads,
                std::to_string(accepted.size()) + " of " + std::to_string(threads.size()) +
                    " updates, " + std::to_string(quorum) + " needed");

@@ -206,6 +206,31 @@ class SmallFederation : public testing::Test {
   std::map<std::string, submit::JobStatus> ends_;  // the ends of jobs without a report
   std::map<std::string, std::string> rejected_;    // the scheduler's reasons
   std::map<std::string, std::shared_ptr<remote::Session>> sessions_;  // replace local sessions
+  // Replaces the schedulers.
+  std::function<std::shared_ptr<submit::Scheduler>(const config::Facility&)> make_scheduler_;
+
+  // The job's training: its update and its report.
+  void train(const job::JobSpec& spec) {
+    const std::string& facility = spec.key.facility;
+    if (ends_.contains(facility)) return;  // no report
+    job::JobReport report;
+    report.key = spec.key;
+    report.base_model_sha256 = spec.base_model_sha256;
+    report.trainer = "small";
+    for (const job::ValidationSet& set : spec.validation)
+      report.validation.push_back({set.name, 100, 2.0, 1.0});
+    if (spec.training.steps > 0) {
+      const Training training =
+          trainings_.contains(facility) ? trainings_.at(facility) : Training();
+      write_update(spec, training.step);
+      report.update_sha256 = checkpoint::read_manifest(spec.update_path).root_sha256();
+      report.steps = spec.training.steps;
+      report.samples = training.samples;
+      report.tokens = training.tokens;
+    }
+    if (change_report_) change_report_(spec, report);
+    write_file_atomic(spec.report_path, job::format_job_report(report));
+  }
 
  private:
   void write_model() const {
@@ -242,6 +267,7 @@ class SmallFederation : public testing::Test {
   std::shared_ptr<submit::Scheduler> scheduler_of(const config::Facility& facility) {
     const std::string name = facility.name.str();
     const std::lock_guard lock(mutex_);
+    if (make_scheduler_) return make_scheduler_(facility);
     auto& scheduler = schedulers_[name];
     if (!scheduler) {
       const auto end = ends_.find(name);
@@ -266,27 +292,6 @@ class SmallFederation : public testing::Test {
     const std::lock_guard lock(mutex_);
     jobs_.push_back(spec);
     if (on_submit_) on_submit_(spec);
-  }
-  void train(const job::JobSpec& spec) {
-    const std::string& facility = spec.key.facility;
-    if (ends_.contains(facility)) return;  // no report
-    job::JobReport report;
-    report.key = spec.key;
-    report.base_model_sha256 = spec.base_model_sha256;
-    report.trainer = "small";
-    for (const job::ValidationSet& set : spec.validation)
-      report.validation.push_back({set.name, 100, 2.0, 1.0});
-    if (spec.training.steps > 0) {
-      const Training training =
-          trainings_.contains(facility) ? trainings_.at(facility) : Training();
-      write_update(spec, training.step);
-      report.update_sha256 = checkpoint::read_manifest(spec.update_path).root_sha256();
-      report.steps = spec.training.steps;
-      report.samples = training.samples;
-      report.tokens = training.tokens;
-    }
-    if (change_report_) change_report_(spec, report);
-    write_file_atomic(spec.report_path, job::format_job_report(report));
   }
 
   // With LoRA the job trains the adapter, else the model.
