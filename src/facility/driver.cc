@@ -4,6 +4,7 @@
 #include "xffl/facility/driver.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <set>
 #include <stop_token>
@@ -96,11 +97,14 @@ class FacilityDriver::Impl {
     obeys_deadline_ = true;
     const history::FacilityState before = known();
     if (!before.accepted || !has_update(*before.accepted, stop)) end_earlier_jobs(stop);
-    Step next =
-        step(policy_, FacilityMachine{.known = known(), .phase = {}, .link = {}, .memory = {}},
-             Resumed{}, now());
-    for (;;) {
-      for (const Record& record : next.records) keep(record.attempt, record.event);
+    Step next = resume();
+    for (int failures = 0;;) {
+      if (const auto problem = keep_all(next.records)) {
+        pause_after(*problem, ++failures, stop);
+        next = resume();
+        continue;
+      }
+      failures = 0;
       show(next.machine);
       log_link(next.machine);
       if (std::holds_alternative<Finish>(next.action)) break;
@@ -283,9 +287,39 @@ class FacilityDriver::Impl {
     return ages[needed - 1];
   }
 
-  /// Adds the facts that the machine does not know, then records and logs the event.
-  void keep(int attempt, history::Event event) {
-    complete(attempt, event);
+  /// The machine's first step from the state in the journal.
+  Step resume() const {
+    return step(policy_, FacilityMachine{.known = known(), .phase = {}, .link = {}, .memory = {}},
+                Resumed{}, now());
+  }
+
+  /// Returns the error of this machine that left the rest of the records unwritten: a full disk or
+  /// no free file descriptor, which may pass. An error of the journal itself throws.
+  std::optional<std::string> keep_all(const std::vector<Record>& records) {
+    for (const Record& record : records) {
+      history::Event event = record.event;
+      try {
+        complete(record.attempt, event);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::kIo) throw;
+        return error.what();
+      } catch (const std::filesystem::filesystem_error& error) {
+        return error.what();
+      }
+      keep(record.attempt, event);
+    }
+    return std::nullopt;
+  }
+
+  void pause_after(const std::string& problem, int failures, std::stop_token stop) {
+    log::warning("this machine does not answer as expected: will retry",
+                 {site_.name_field(), {"round", plan_.round}, {"problem", problem}});
+    site_.show("retrying: " + log::printable(problem, 300));
+    sleep(backoff(policy_.seed, failures), std::move(stop));
+  }
+
+  /// Records and logs a complete event.
+  void keep(int attempt, const history::Event& event) {
     if (std::holds_alternative<history::Submitted>(event) &&
         context_.history.round(plan_.round).first_submission_utc.empty())
       context_.first_submissions.note(plan_.round, context_.services.clock.monotonic());
@@ -326,6 +360,7 @@ class FacilityDriver::Impl {
     return body();
   }
 
+  /// Adds the facts that the machine does not know.
   void complete(int attempt, history::Event& event) {
     if (auto* opened = std::get_if<history::AttemptOpened>(&event))
       opened->nonce = site_.spec(attempt).key.nonce;
@@ -497,6 +532,8 @@ class FacilityDriver::Impl {
       if (!event) throw;
       if (auto* lost = std::get_if<Unreachable>(&*event)) lost->gained_bytes = site_.gained_bytes;
       return *std::move(event);
+    } catch (const std::filesystem::filesystem_error& error) {
+      return Unreachable{error.what()};
     }
   }
 

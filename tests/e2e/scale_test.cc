@@ -4,17 +4,21 @@
 //
 // ctest runs two small shapes. XFFL_CAMPAIGN=1 runs 100 facilities x 1,000 rounds and 10 facilities
 // x 4,320 rounds (scripts/campaign.sh).
+#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <malloc.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <sstream>
 
+#include "support/await.h"
 #include "support/fake_clock.h"
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
@@ -30,6 +34,10 @@
 #include "xffl/job/job_spec.h"
 #include "xffl/run/federation.h"
 #include "xffl/status/status.h"
+
+// A loss of power is not the subject here, and synchronising thousands of files takes minutes.
+extern "C" int fsync(int) { return 0; }
+extern "C" int fdatasync(int) { return 0; }
 
 namespace xffl::test {
 namespace {
@@ -84,6 +92,7 @@ void write_tensors(const fs::path& folder, float value) {
 class InstantScheduler final : public submit::Scheduler {
  public:
   JobId submit(const submit::JobRequest& request, std::stop_token) override {
+    if (on_first_submission && !begun_.exchange(true)) on_first_submission();
     const fs::path folder = request.folder.str();
     const job::JobSpec spec = job::read_job_spec(folder / "job.json");
     const fs::path update = spec.update_path + ".tmp";
@@ -114,9 +123,28 @@ class InstantScheduler final : public submit::Scheduler {
   }
   void cancel(const submit::SubmittedJob&, std::stop_token) override {}
   std::chrono::milliseconds settle_time() const override { return {}; }
+  /// The jobs of this process.
+  static int trained() { return jobs_ - kFirst; }
+  static inline std::function<void()> on_first_submission;
 
  private:
-  static inline std::atomic<int> jobs_{1000};
+  static constexpr int kFirst = 1000;
+  static inline std::atomic<int> jobs_{kFirst};
+  static inline std::atomic<bool> begun_{false};
+};
+
+// Real waits, of at most 20 ms.
+class ShortSleeps final : public Clock {
+ public:
+  MonotonicTime monotonic() const override { return real_.monotonic(); }
+  UtcTime utc() const override { return real_.utc(); }
+  bool sleep(std::chrono::nanoseconds duration, std::stop_token stop) override {
+    return real_.sleep(std::min<std::chrono::nanoseconds>(duration, std::chrono::milliseconds(20)),
+                       std::move(stop));
+  }
+
+ private:
+  SystemClock real_;
 };
 
 struct Shape {
@@ -167,6 +195,17 @@ class Scale : public testing::TestWithParam<Shape> {
     }
     return least;
   }
+  facility::Services services_with(Clock& clock) const {
+    facility::Services services = facility::make_services(clock, dir_.path());
+    services.connect = services.connect_transfer = [](const config::Facility&) {
+      return std::shared_ptr<remote::Session>(remote::make_local_session());
+    };
+    services.scheduler = [](const config::Facility&, const std::shared_ptr<remote::Session>&) {
+      return std::make_shared<InstantScheduler>();
+    };
+    services.credential_expiry = {};
+    return services;
+  }
   fs::path run_folder() const { return dir_ / "runs/0001"; }
 
   const TempDir dir_;
@@ -177,14 +216,7 @@ TEST_P(Scale, MemoryWorkAndStatusDoNotGrowWithTheRounds) {
   log::set_console_level(log::Level::kOff);
   write_project();
   FakeClock clock;
-  facility::Services services = facility::make_services(clock, dir_.path());
-  services.connect = services.connect_transfer = [](const config::Facility&) {
-    return std::shared_ptr<remote::Session>(remote::make_local_session());
-  };
-  services.scheduler = [](const config::Facility&, const std::shared_ptr<remote::Session>&) {
-    return std::make_shared<InstantScheduler>();
-  };
-  services.credential_expiry = {};
+  facility::Services services = services_with(clock);
   std::vector<double> cpu, memory;  // at each round's end
   facility::Observer observer;
   observer.on_round = [&](int round, const std::vector<history::Accepted>& accepted, double) {
@@ -239,6 +271,53 @@ TEST_P(Scale, MemoryWorkAndStatusDoNotGrowWithTheRounds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Small, Scale, testing::Values(Shape{20, 50}, Shape{3, 200}), name_of);
+
+// 100 facilities at once with 256 file descriptors, and for a while without a free one: its lack is
+// a trouble that passes. Nothing is trained twice.
+class FileDescriptors : public Scale {
+ protected:
+  // Takes all file descriptors until the log has an error for their lack.
+  static void take_all(int log) {
+    std::vector<UniqueFd> taken;
+    for (int fd = 0; (fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) taken.emplace_back(fd);
+    ASSERT_EQ(errno, EMFILE);
+    await([&] {
+      std::string text(1 << 20, '\0');
+      text.resize(
+          static_cast<size_t>(std::max<ssize_t>(0, ::pread(log, text.data(), text.size(), 0))));
+      return text.find("Too many open files") != std::string::npos;
+    });
+  }
+};
+
+TEST_P(FileDescriptors, TheLackOfThemDelaysFacilitiesAndEndsNoRun) {
+  const auto [facilities, rounds] = GetParam();
+  log::set_console_level(log::Level::kOff);
+  log::set_file(dir_ / "log");
+  log::info("begins", {});
+  const UniqueFd log(::open((dir_ / "log").c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_GE(log.get(), 0);
+  write_project();
+  ShortSleeps clock;
+  facility::Services services = services_with(clock);
+  const config::Experiment experiment = config::load_experiment(dir_.path());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{.rlim_cur = 256, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  InstantScheduler::on_first_submission = [&] { take_all(log.get()); };
+  const int earlier = InstantScheduler::trained();
+  const auto outcome =
+      run::run_federation(experiment, {dir_ / "runs", RunName("0001")}, services, {});
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  log::set_file({});
+  EXPECT_EQ(outcome.rounds_published, rounds);
+  EXPECT_EQ(InstantScheduler::trained() - earlier, (rounds + 1) * facilities)
+      << "the last is an evaluation";
+  EXPECT_NE(read_file(dir_ / "log", 64 << 20).find("Too many open files"), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(Small, FileDescriptors, testing::Values(Shape{100, 1}), name_of);
 
 std::vector<Shape> large() {
   if (std::getenv("XFFL_CAMPAIGN") == nullptr) return {};
