@@ -74,11 +74,11 @@ class SystemCalls : public testing::Test {
     expected_ = test::undisturbed_sha256(project_);
   }
   static bool all() { return std::getenv("XFFL_CAMPAIGN") != nullptr; }
-  /// The numbers of the calls of a sample, or of all.
+  /// The numbers of the calls of a sample; with XFFL_CAMPAIGN=N of every N-th call.
   static std::vector<int> sample(int count, int size) {
     std::vector<int> chosen;
-    const int step = all() ? 1 : std::max(1, count / size);
-    for (int n = all() ? 1 : std::max(1, step / 2); n <= count; n += step) chosen.push_back(n);
+    const int step = std::max(1, all() ? std::atoi(std::getenv("XFFL_CAMPAIGN")) : count / size);
+    for (int n = std::max(1, step / 2); n <= count; n += step) chosen.push_back(n);
     return chosen;
   }
 
