@@ -199,14 +199,17 @@ void RetentionWorker::after(const plan::RoundPlan& plan) {
   const auto old_plan = plan_of(context_, old);
   if (!old_plan) return;
   for (const plan::FacilityPlan& facility : old_plan->facilities) {
-    auto& worker = facilities_[facility.facility];
-    if (!worker)
-      worker = std::make_unique<Worker>(
+    auto worker = facilities_.find(facility.facility);
+    if (worker == facilities_.end()) {
+      // Before its entry: this machine may refuse the thread.
+      auto made = std::make_unique<Worker>(
           facility.facility.str(), context_.services.clock,
           [this](const Worker::Task& task, const std::stop_token& stop) {
             remove_rounds(context_, task.facility, task.old, task.newest, task.searches, stop);
           });
-    worker->start({.facility = facility, .old = old, .newest = plan.round});
+      worker = facilities_.emplace(facility.facility, std::move(made)).first;
+    }
+    worker->second->start({.facility = facility, .old = old, .newest = plan.round});
   }
 }
 

@@ -167,7 +167,7 @@ class SmallFederation : public testing::Test {
         .connect_transfer = [this](const auto& f) { return session_of(f); },
         .scheduler = [this](const auto& f, auto) { return scheduler_of(f); },
         .programs = {"/bin/true", "/bin/true"}};
-    return run::run_federation(parsed, run_folder(), services, stop_.get_token());
+    return run::run_federation(parsed, run_folder(), services, stop_.get_token(), observer_);
   }
   history::RunFolder run_folder() const { return {folder_.path() / "runs", RunName("0001")}; }
 
@@ -198,6 +198,7 @@ class SmallFederation : public testing::Test {
   TempDir folder_;
   FakeClock clock_;
   std::stop_source stop_;
+  facility::Observer observer_;
   bool has_cork_ = false;                               // a third facility
   std::function<void(const job::JobSpec&)> on_submit_;  // called at each submission
   std::function<bool(const std::string&)> on_cancel_;   // gets the facility; false: the job goes on

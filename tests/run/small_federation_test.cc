@@ -3,9 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 
+#include <cerrno>
 #include <fstream>
 
+#include "support/failing_call.h"
 #include "support/thrown.h"
 
 namespace xffl::run {
@@ -34,6 +37,24 @@ TEST_F(Federation, CurrentIsTheLastModel) {
   EXPECT_EQ(weight(run_folder().current(), 0), 1.0f) << "two rounds of 0.5";
   for (const char* name : {"alba", "brno"})
     EXPECT_EQ(jobs_of(name).at(1).training.first_step, 4) << "the steps of round 1 came before";
+}
+
+// The threads for removals begin after the second round.
+TEST_F(Federation, ARefusedThreadEndsTheRunWithAnError) {
+  constexpr int kSkipped = 77;
+  const int code = test::in_child([&] {
+    observer_.on_round = [](int round, const auto&, double) {
+      if (round == 2 && !test::fail_calls(SYS_clone3, EAGAIN)) ::_exit(kSkipped);
+    };
+    try {
+      run("policy: {keep_rounds: 1, evaluate_last: false}\n", 3);
+      return 0;
+    } catch (const Error& error) {
+      return exit_code(error.kind());
+    }
+  });
+  if (code == kSkipped) GTEST_SKIP() << "no system call filters here";
+  EXPECT_EQ(code, exit_code(ErrorKind::kIo));
 }
 
 TEST_F(Federation, AReportOfAnotherAttemptIsRejected) {
