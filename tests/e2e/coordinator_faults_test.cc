@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "e2e/project.h"
+#include "support/lossy_disk.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 
@@ -52,8 +53,8 @@ class CallFaults {
     return result;
   }
   /// The calls of an undisturbed run.
-  int count(const std::string& calls) {
-    EXPECT_EQ(run(calls, 0, "kill").exit_code, 0);
+  int count(const std::string& calls, std::map<std::string, std::string> env = {}) {
+    EXPECT_EQ(run(calls, 0, "kill", std::move(env)).exit_code, 0);
     return count_;
   }
   /// Whether the last run made enough calls to be disturbed.
@@ -163,6 +164,34 @@ TEST_F(SystemCalls, EachSingleFailureLosesNothing) {
             << faults_.in_other_threads() << " of them in other threads than the main one\n";
   EXPECT_GE(failures, tries * 3 / 4);  // two runs differ in the number of their calls
   EXPECT_GE(faults_.in_other_threads(), 4);
+}
+
+// Before a system call the machine loses its power, and with it all data that were not synced.
+TEST_F(SystemCalls, ALossOfPowerBeforeAnyOfThemLosesNoRound) {
+  const fs::path runs = project_.path() / "runs";
+  const auto with_disk = [&](const auto& body) {
+    fs::create_directories(runs);
+    const test::LossyDisk disk(runs, XFFL_BINARY_DIR "/bin/xffl-lossy-disk.so");
+    body(disk);
+    project_.forget_runs();
+  };
+  int count = 0, losses = 0, lost = 0;
+  with_disk(
+      [&](const test::LossyDisk& disk) { count = faults_.count(kEffects, disk.environment()); });
+  for (const int n : sample(count, 4))
+    with_disk([&](const test::LossyDisk& disk) {
+      const std::string context = "no power before call " + std::to_string(n);
+      faults_.run(kEffects, n, "kill", disk.environment());
+      losses += faults_.disturbed();
+      lost += disk.lose_power();
+      const ProcessResult resumed = project_.run();
+      EXPECT_EQ(resumed.exit_code, 0) << context << resumed.err;
+      expect_undisturbed_result(project_, expected_, context);
+    });
+  std::cout << losses << " losses of power at system calls, of " << count << "; " << lost
+            << " files lost bytes\n";
+  EXPECT_GE(losses, 3);
+  EXPECT_GT(lost, 0) << "the disk lost nothing: was the library loaded?";
 }
 
 // --- a wrong wall clock --------------------------------------------------------------------------

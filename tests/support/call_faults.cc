@@ -2,7 +2,9 @@
 //
 //   xffl-call-faults OUT CALL,CALL... WHEN ACTION COMMAND...
 //
-// CALL is a name of the table below. WHEN is N >= 1, or 0 for an undisturbed run. ACTION is "kill"
+// CALL is a name of the table below. WHEN is N >= 1, or 0 for an undisturbed run, or "N+" for the
+// N-th call and all later ones, as after a read-only remount. With the variable
+// XFFL_CALL_FAULTS_BELOW only calls count that change a file below this folder. ACTION is "kill"
 // (SIGKILL before the call takes effect) or the name of an error, which the call then returns
 // without an effect. OUT gets "<number of calls> <thread>": the thread of the disturbed call is
 // "main", "other", or "none" when the program made fewer calls.
@@ -62,14 +64,19 @@ const std::map<std::string, int> kErrors = {
     {"EIO", EIO},       {"ENOSPC", ENOSPC}, {"EDQUOT", EDQUOT}, {"EROFS", EROFS},
     {"EMFILE", EMFILE}, {"ENOMEM", ENOMEM}, {"EAGAIN", EAGAIN}, {"EACCES", EACCES}};
 
+volatile pid_t child_of_signals = 0;
+
 class Tracer {
  public:
-  Tracer(std::set<long> calls, long when, int error)
-      : calls_(std::move(calls)), when_(when), error_(error) {}
+  Tracer(std::set<long> calls, long when, bool stays, int error)
+      : calls_(std::move(calls)), when_(when), stays_(stays), error_(error) {
+    if (const char* below = std::getenv("XFFL_CALL_FAULTS_BELOW")) below_ = below;
+  }
 
   /// Returns the program's exit status as waitpid() reports it.
   int run(char** argv) {
     main_ = ::fork();
+    child_of_signals = main_;
     if (main_ == 0) {
       ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
       ::raise(SIGSTOP);
@@ -116,26 +123,89 @@ class Tracer {
   void at_call(pid_t thread) {
     __ptrace_syscall_info info{};
     if (::ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof info, &info) <= 0) return;
-    if (info.op == PTRACE_SYSCALL_INFO_EXIT && thread == failing_) {
-      failing_ = 0;
+    if (info.op == PTRACE_SYSCALL_INFO_EXIT && failing_.erase(thread) > 0) {
       ::ptrace(PTRACE_POKEUSER, thread, offsetof(user, regs.rax), static_cast<long>(-error_));
     }
     if (info.op != PTRACE_SYSCALL_INFO_ENTRY || !executes_ ||
-        !calls_.contains(static_cast<long>(info.entry.nr)) || ++count_ != when_)
+        !calls_.contains(static_cast<long>(info.entry.nr)) ||
+        (!below_.empty() && !changes_file_below(thread, info)))
       return;
+    if (++count_ != when_ && !(stays_ && count_ > when_)) return;
     disturbed_ = thread == main_ ? "main" : "other";
     if (error_ == 0) {
       ::kill(main_, SIGKILL);
       return;
     }
-    failing_ = thread;
+    failing_.insert(thread);
     ::ptrace(PTRACE_POKEUSER, thread, offsetof(user, regs.orig_rax), -1L);  // no such call
+  }
+
+  // A call with a file descriptor changes the descriptor's file, another one the path's.
+  bool changes_file_below(pid_t thread, const __ptrace_syscall_info& info) const {
+    const auto& args = info.entry.args;
+    std::string path;
+    switch (static_cast<long>(info.entry.nr)) {
+      case SYS_openat:
+        if ((args[2] & (O_ACCMODE | O_CREAT | O_TRUNC)) == O_RDONLY) return false;
+        path = path_at(thread, args[0], args[1]);
+        break;
+      case SYS_renameat:
+      case SYS_renameat2:
+      case SYS_unlinkat:
+        path = path_at(thread, args[0], args[1]);
+        break;
+      case SYS_linkat:
+        path = path_at(thread, args[2], args[3]);
+        break;
+      case SYS_symlink:
+      case SYS_link:
+        path = path_at(thread, static_cast<uint64_t>(AT_FDCWD), args[1]);
+        break;
+      case SYS_rename:
+      case SYS_unlink:
+      case SYS_rmdir:
+      case SYS_mkdir:
+      case SYS_chmod:
+        path = path_at(thread, static_cast<uint64_t>(AT_FDCWD), args[0]);
+        break;
+      case SYS_copy_file_range:
+        path = file_of(thread, args[2]);
+        break;
+      default:
+        path = file_of(thread, args[0]);
+    }
+    return path.starts_with(below_);
+  }
+  static std::string file_of(pid_t thread, uint64_t fd) {
+    char text[4096];
+    const std::string link =
+        "/proc/" + std::to_string(thread) + "/fd/" + std::to_string(static_cast<int>(fd));
+    const ssize_t size = ::readlink(link.c_str(), text, sizeof text);
+    return size > 0 ? std::string(text, static_cast<size_t>(size)) : "";
+  }
+  static std::string path_at(pid_t thread, uint64_t folder, uint64_t address) {
+    std::string path;
+    for (;; address += sizeof(long)) {
+      errno = 0;
+      const long word = ::ptrace(PTRACE_PEEKDATA, thread, address, nullptr);
+      if (errno != 0) return "";
+      char bytes[sizeof word];
+      std::memcpy(bytes, &word, sizeof word);
+      const size_t size = ::strnlen(bytes, sizeof bytes);
+      path.append(bytes, size);
+      if (size < sizeof bytes || path.size() > 4096) break;
+    }
+    if (path.starts_with('/') || static_cast<int>(folder) == AT_FDCWD) return path;
+    return file_of(thread, folder) + "/" + path;
   }
 
   const std::set<long> calls_;
   const long when_;
+  const bool stays_;
   const int error_;  // 0: SIGKILL
-  pid_t main_ = 0, failing_ = 0;
+  std::string below_;
+  pid_t main_ = 0;
+  std::set<pid_t> failing_;
   bool executes_ = false;  // COMMAND, no longer this program
   std::set<pid_t> known_;
   long count_ = 0;
@@ -159,7 +229,12 @@ int disturb(int argc, char** argv) {
   }
   const std::string action = argv[4];
   if (action != "kill" && !kErrors.contains(action)) return usage("unknown action");
-  Tracer tracer(calls, std::atol(argv[3]), action == "kill" ? 0 : kErrors.at(action));
+  struct sigaction forward {};
+  forward.sa_handler = [](int signal) { ::kill(child_of_signals, signal); };
+  forward.sa_flags = SA_RESTART;
+  ::sigaction(SIGTERM, &forward, nullptr);
+  const bool stays = std::string(argv[3]).ends_with('+');
+  Tracer tracer(calls, std::atol(argv[3]), stays, action == "kill" ? 0 : kErrors.at(action));
   const int status = tracer.run(argv + 5);
   if (std::FILE* out = std::fopen(argv[1], "w")) {
     std::fprintf(out, "%ld %s\n", tracer.count(), tracer.disturbed());
