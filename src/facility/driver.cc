@@ -564,7 +564,7 @@ class FacilityDriver::Impl {
     if (polled.reported) return polled;
     fetch_.max_change();  // for its cache: the norm is computed while the job runs
     if (!action.ask_scheduler) return polled;
-    polled.status = job_.query(action.attempt, action.job, stop);
+    polled.status = job_.query(action.attempt, action.job, action.decides, stop);
     const JobState state = polled.status->state;
     if (state == JobState::kPending || state == JobState::kHeld)
       push_.restore_purged_model(action.attempt, stop);

@@ -57,8 +57,10 @@ std::vector<JobId> FacilityJob::find(int attempt, std::stop_token stop) {
   return at_the_facility([&] { return site_.scheduler->find(request(attempt), stop); });
 }
 
-submit::JobStatus FacilityJob::query(int attempt, const JobId& job, std::stop_token stop) {
-  const submit::SubmittedJob asked = submitted(attempt, job);
+submit::JobStatus FacilityJob::query(int attempt, const JobId& job, bool decides,
+                                     std::stop_token stop) {
+  submit::SubmittedJob asked = submitted(attempt, job);
+  asked.presumed_gone = decides;
   return at_the_facility(
       [&] { return site_.scheduler->query(std::span(&asked, 1), stop).at(job); });
 }

@@ -179,7 +179,7 @@ void StepInProgress::on(Ended& ended, const Found& found) {
 
 std::optional<Action> StepInProgress::next(Ended& ended) {
   if (ended.grace_over) return FindJobs{attempt().number};
-  return Poll{attempt().number, ended.watch.job, true};
+  return Poll{attempt().number, ended.watch.job, true, true};
 }
 
 // A check for the report is one stat at the facility and costs the scheduler nothing. A delay of a

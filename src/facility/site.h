@@ -159,7 +159,8 @@ class FacilityJob {
   history::SubmitIntended prepare_submission(int attempt);
   JobId submit(int attempt, std::stop_token stop);
   std::vector<JobId> find(int attempt, std::stop_token stop);
-  submit::JobStatus query(int attempt, const JobId& job, std::stop_token stop);
+  /// `decides`: the attempt ends when the scheduler does not know the job.
+  submit::JobStatus query(int attempt, const JobId& job, bool decides, std::stop_token stop);
   /// Returns when the scheduler reports that the job has ended or is ending. Throws kRemote when
   /// the job still runs after several cancellations.
   void cancel(int attempt, const JobId& job, std::stop_token stop);

@@ -14,7 +14,8 @@
 namespace xffl::submit {
 namespace {
 
-constexpr std::chrono::minutes kAccountingPause{5};  // after sacct did not answer
+// After sacct did not answer; polls do not wait for it meanwhile, decisions do.
+constexpr std::chrono::minutes kAccountingPause{5};
 // From a job's report to its offer: all ranks, perhaps thousands, must end first.
 constexpr std::chrono::seconds kOfferTimeout{30};
 constexpr std::chrono::milliseconds kMaxOfferPollInterval{1000};
@@ -81,7 +82,7 @@ class SlurmScheduler final : public Scheduler {
     if (is_takeable(request) && session_->stat(taken_file(*request.kept_allocation)))
       found.emplace(std::stoull(request.kept_allocation->job.str()), request.kept_allocation->job);
     add(ask_queue({request.name}, stop));
-    add(ask_accounting({request.name}, stop));
+    add(ask_accounting({request.name}, true, stop));
     std::vector<JobId> ids;
     for (const auto& [number, id] : found) ids.push_back(id);
     return ids;
@@ -105,7 +106,10 @@ class SlurmScheduler final : public Scheduler {
         left.push_back(job);
     if (left.empty()) return states;
     answer(ask_queue(names_of(left), stop), left, states);
-    if (!left.empty()) answer(ask_accounting(names_of(left), stop), left, states);
+    if (left.empty()) return states;
+    const bool decides = std::any_of(left.begin(), left.end(),
+                                     [](const SubmittedJob& job) { return job.presumed_gone; });
+    answer(ask_accounting(names_of(left), decides, stop), left, states);
     return states;
   }
 
@@ -192,9 +196,11 @@ class SlurmScheduler final : public Scheduler {
   }
 
   /// Empty without accounting or when sacct does not answer: sacct only adds to the queue's rows.
-  std::vector<QueueRow> ask_accounting(const std::vector<std::string>& names,
+  /// With `decides` the pause after a silent sacct does not count.
+  std::vector<QueueRow> ask_accounting(const std::vector<std::string>& names, bool decides,
                                        std::stop_token stop) {
-    if (no_accounting_ || clock_.monotonic() < accounting_pause_ends_.load()) return {};
+    if (no_accounting_) return {};
+    if (!decides && clock_.monotonic() < accounting_pause_ends_.load()) return {};
     try {
       const auto answer = session_->run(accounting_command(names, settings_.cluster), "",
                                         settings_.command_timeout, stop);

@@ -85,14 +85,18 @@ TEST(FacilityMachine, AnUnknownJobIsNotAFinishedJob) {
   Fixture fixture;
   fixture.to_the_job();
   const auto began = fixture.now.time;
+  bool decides = false;  // the last query
   while (!fixture.action<FindJobs>()) {
     ASSERT_LT(fixture.now.time - began, hours(1));
     fixture.sleep_if_asked();
-    if (const auto* look = fixture.action<Poll>())
+    if (const auto* look = fixture.action<Poll>()) {
+      decides = look->decides;
       fixture.give(Polled{
           .reported = false,
           .status = look->ask_scheduler ? std::optional(submit::JobStatus{}) : std::nullopt});
+    }
   }
+  EXPECT_TRUE(decides) << "the scheduler must ask every source once more";
   EXPECT_GE(fixture.now.time - began, seconds(20));  // three answers over two settle times
   fixture.give(Found{{JobId("9")}});                 // it had come back under another id
   ASSERT_TRUE(fixture.action<Poll>());

@@ -185,6 +185,23 @@ TEST_F(SlurmScheduler, AsksASilentAccountingAgainLater) {
   EXPECT_EQ(status_of("7").state, JobState::kEnded);
 }
 
+// A decision does not rest on the pause after one silent sacct: neither the end of a job nor a new
+// submission.
+TEST_F(SlurmScheduler, AsksASilentAccountingAgainAtADecision) {
+  says("squeue", {0, queue(""), ""});
+  says("sacct", link_down_);
+  EXPECT_EQ(status_of("7").state, JobState::kUnknown);
+  says("sacct", {0, "7|" + kName + "|OUT_OF_MEMORY|n1|/scratch/me/a1\nxffl-end\n", ""});
+  EXPECT_EQ(status_of("7").state, JobState::kUnknown) << "the pause";
+  const SubmittedJob job{JobId("7"), kName, "", true};
+  const JobStatus status = scheduler().query(std::span(&job, 1), {}).at(job.id);
+  EXPECT_EQ(status.state, JobState::kEnded);
+  EXPECT_EQ(status.cause, EndCause::kOutOfMemory);
+  EXPECT_THAT(scheduler().find(kRequest, {}), ElementsAre(JobId("7")));
+  EXPECT_THAT(asked_,
+              ElementsAre("squeue", "sacct", "squeue", "squeue", "sacct", "squeue", "sacct"));
+}
+
 TEST_F(SlurmScheduler, AnIncompleteAnswerOfSqueueDoesNotEndAJob) {
   for (const CommandResult& answer :
        {CommandResult{

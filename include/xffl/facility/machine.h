@@ -70,11 +70,13 @@ struct Submit {
 struct FindJobs {
   int attempt = 0;
 };
-// Checks for the report; without a report and with `ask_scheduler`, queries the scheduler.
+// Checks for the report; without a report and with `ask_scheduler`, queries the scheduler. With
+// `decides` the attempt ends when the scheduler does not know the job.
 struct Poll {
   int attempt = 0;
   JobId job;
   bool ask_scheduler = false;
+  bool decides = false;
 };
 // Fetches the update and verifies it.
 struct FetchUpdate {

@@ -62,6 +62,8 @@ struct SubmittedJob {
   std::string name;  // the id alone may belong to another user's job by now
   // The submitted job's name, for a job in a kept allocation; empty: `name`.
   std::string first_name{};
+  // query() also asks a source that did not answer recently: the caller decides on the answer.
+  bool presumed_gone = false;
   auto operator<=>(const SubmittedJob&) const = default;
 };
 
