@@ -105,6 +105,9 @@ class Federation {
   void restart(bool by_a_person) {
     run_state_ = history::replay(events_);
     const double kill = std::exchange(options_.kill, 0);
+    if (by_a_person)
+      append({}, history::RunStopped{.kind = std::string(to_string(ErrorKind::kFailed)),
+                                     .reason = "the round failed"});
     append({}, history::RunResumed{.keeps_budgets = true});
     if (by_a_person)
       for (const FacilityName& name : names_)
