@@ -180,7 +180,7 @@ TEST(Run, WarnsOfAnotherActiveRun) {
   auto run = project.start_held_run();
   const std::string path = project.path().string();
   const ProcessResult second = project.xffl({"run", "-p", path, "--new", "--detach"});
-  EXPECT_NE(second.err.find("another run of this project is active"), std::string::npos)
+  EXPECT_NE(second.err.find("another run of this project is still active"), std::string::npos)
       << second.err;
   project.release();
   EXPECT_EQ(run.finish(), 0);

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "e2e/testbed_project.h"
@@ -32,6 +33,11 @@ TEST(TestbedFaults, AUsersScancelPausesTheFacilityAndARequeueDoesNot) {
   auto run = project.start_run();
   const Facility &alba = project.facility("alba"), &brno = project.facility("brno");
   const std::string cancelled = project.running_job("alba"), requeued = project.running_job("brno");
+  // A job of Slurm runs before its training has begun.
+  const auto has_begun = [&](const std::string& training) {
+    return await([&] { return std::ranges::count(project.started_trainings(), training) > 0; });
+  };
+  ASSERT_TRUE(has_begun("alba 1 1") && has_begun("brno 1 1"));
   ASSERT_EQ(alba.exec_on_login({"scancel", cancelled}).exit_code, 0);
   ASSERT_EQ(brno.exec_on_login({"scontrol", "requeue", requeued}).exit_code, 0);
   ASSERT_TRUE(project.await_events("facility_paused", 1));
@@ -42,6 +48,7 @@ TEST(TestbedFaults, AUsersScancelPausesTheFacilityAndARequeueDoesNot) {
   ASSERT_TRUE(project.await_events("published", 1));
   const std::string lost = project.running_job("brno", requeued);
   ASSERT_FALSE(lost.empty());
+  ASSERT_TRUE(has_begun("brno 2 1"));
   const std::string node = brno.exec_on_login({"squeue", "-h", "-j", lost, "-o", "%N"}).out;
   const int number = node.find("brno1") != std::string::npos ? 1 : 2;
   brno.node_down(number);
