@@ -16,7 +16,7 @@ constexpr size_t kMaxStarts = 1000;
 constexpr size_t kMaxWords = 16;  // of a line
 constexpr size_t kMaxJobIdBytes = 64, kMaxBeatBytes = 32;
 constexpr int64_t kMaxTime = 100'000'000'000;  // the year 5138
-constexpr int64_t kMaxNodes = 1 << 20, kMaxCount = 1'000'000;
+constexpr int64_t kMaxNodes = 1 << 20, kMaxRestarts = 1'000'000;
 constexpr double kMaxOffset = 1e11;
 
 // The moments after a start, by their words in claim/times; the journal has the same keys.
@@ -27,15 +27,15 @@ constexpr std::array kMoments{
     Moment{"end", &JobStart::end},
 };
 
-std::optional<int64_t> read_integer(std::string_view text, int64_t max) {
+std::optional<int64_t> parse_integer(std::string_view text, int64_t max) {
   int64_t value = 0;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool is_whole = problem == std::errc() && end == text.data() + text.size();
   return is_whole && value >= 0 && value <= max ? std::optional(value) : std::nullopt;
 }
 
-void read_integer(std::string_view text, int64_t max, int& out) {
-  if (const auto value = read_integer(text, max)) out = static_cast<int>(*value);
+void parse_integer(std::string_view text, int64_t max, int& out) {
+  if (const auto value = parse_integer(text, max)) out = static_cast<int>(*value);
 }
 
 bool is_plain(std::string_view text, size_t max_bytes) {
@@ -62,15 +62,15 @@ void read_value(std::string_view word, JobStart& start) {
   const std::string_view key = word.substr(0, sign), value = word.substr(sign + 1);
   if (key == "job" && is_plain(value, kMaxJobIdBytes)) start.job = value;
   if (key == "beat" && is_plain(value, kMaxBeatBytes)) start.beat = value;
-  if (key == "restart") read_integer(value, kMaxCount, start.restart);
-  if (key == "handover") read_integer(value, kMaxCount, start.handover);
-  if (key == "nodes") read_integer(value, kMaxNodes, start.nodes);
+  if (key == "restart") parse_integer(value, kMaxRestarts, start.restart);
+  if (key == "handover") parse_integer(value, kMaxRestarts, start.handover);
+  if (key == "nodes") parse_integer(value, kMaxNodes, start.nodes);
 }
 
 void read_line(std::string_view line, std::vector<JobStart>& starts) {
   const std::vector<std::string_view> words = words_of(line);
   if (words.size() < 2) return;
-  const auto time = read_integer(words[1], kMaxTime);
+  const auto time = parse_integer(words[1], kMaxTime);
   if (!time) return;
   if (words[0] == "start") {
     if (starts.size() == kMaxStarts) return;
@@ -83,7 +83,7 @@ void read_line(std::string_view line, std::vector<JobStart>& starts) {
   for (const auto& [word, member] : kMoments)
     if (words[0] == word) starts.back().*member = time;
   if (words[0] == "trained" && words.size() > 2)
-    if (const auto status = read_integer(words[2], 255))
+    if (const auto status = parse_integer(words[2], 255))
       starts.back().status = static_cast<int>(*status);
 }
 
@@ -139,8 +139,8 @@ JobUsage parse_job_usage(std::string_view json, std::string_view origin) {
     JsonObject each(item, std::string(origin) + ": starts");
     JobStart& start = usage.starts.emplace_back();
     start.job = each.string("job");
-    start.restart = static_cast<int>(each.integer_or("restart", 0, 0, kMaxCount));
-    start.handover = static_cast<int>(each.integer_or("handover", 0, 0, kMaxCount));
+    start.restart = static_cast<int>(each.integer_or("restart", 0, 0, kMaxRestarts));
+    start.handover = static_cast<int>(each.integer_or("handover", 0, 0, kMaxRestarts));
     start.nodes = static_cast<int>(each.integer("nodes", 0, kMaxNodes));
     start.beat = each.string_or("beat", "");
     start.start = each.integer("start", 0, kMaxTime);
