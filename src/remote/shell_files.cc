@@ -20,7 +20,7 @@ namespace {
 // Exit codes of the scripts in this file, distinct from the commands' codes.
 constexpr int kNotThere = 90, kNotRegular = 91, kTooShort = 92;
 constexpr int kNoSuchCommand = 127;
-constexpr size_t kMaxNames = 100'000;  // of a folder
+constexpr size_t kMaxListed = 100'000;  // of a folder
 // The C locale fixes the messages that this file compares; the umask hides new files from other
 // users.
 constexpr std::string_view kHead = "LC_ALL=C; export LC_ALL; umask 077; ";
@@ -265,7 +265,7 @@ std::vector<std::string> ShellFiles::list(const RemotePath& folder) {
   std::vector<std::string> names;
   for (size_t at = 0; at < result.out.size();) {
     const size_t end = result.out.find('\0', at);
-    if (end == std::string::npos || end == at || names.size() == kMaxNames)
+    if (end == std::string::npos || end == at || names.size() == kMaxListed)
       fail_to_parse("list the folder " + folder.str(), result.out);
     names.push_back(result.out.substr(at, end - at));
     at = end + 1;
