@@ -37,7 +37,8 @@ struct Training {
   float step = 0.5f;
   int64_t samples = 8, tokens = 8;
   std::chrono::nanoseconds duration{0};  // of the federation's clock
-  std::string after{};                   // the training begins when this facility's update is here
+  // The training begins when this facility's update is here, or when this one has a job.
+  std::string after{}, after_job_of{};
 };
 
 // A facility that does not answer.
@@ -272,19 +273,26 @@ class SmallFederation : public testing::Test {
     auto& scheduler = schedulers_[name];
     if (!scheduler) {
       const auto end = ends_.find(name);
+      const auto own = trainings_.find(name);
+      const Training training = own == trainings_.end() ? Training() : own->second;
       scheduler = std::make_shared<TrainingScheduler>(
           [this](const job::JobSpec& spec) { accept(spec); },
           [this](const job::JobSpec& spec) { train(spec); },
           [this, name](const submit::SubmittedJob&) { return !on_cancel_ || on_cancel_(name); },
-          [this, after = trainings_[name].after] {
-            return after.empty() ||
-                   std::filesystem::exists(run_folder().facility(1, FacilityName(after)) /
-                                           "report.json");
-          },
+          [this, training] { return begins(training); },
           end == ends_.end() ? submit::JobStatus{.state = submit::JobState::kEnded} : end->second,
-          clock_, trainings_[name].duration);
+          clock_, training.duration);
     }
     return scheduler;
+  }
+
+  bool begins(const Training& training) {
+    if (!training.after.empty() &&
+        !std::filesystem::exists(run_folder().facility(1, FacilityName(training.after)) /
+                                 "report.json"))
+      return false;
+    const std::lock_guard lock(mutex_);
+    return training.after_job_of.empty() || !jobs_of(training.after_job_of).empty();
   }
 
   void accept(const job::JobSpec& spec) {
