@@ -21,11 +21,11 @@
 #include "support/await.h"
 #include "support/fake_clock.h"
 #include "support/temp_dir.h"
+#include "support/tiny_model.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/base/process.h"
-#include "xffl/checkpoint/llama_config.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/checkpoint/model_folder.h"
 #include "xffl/config/load.h"
@@ -66,26 +66,7 @@ double resident_mb(const std::string& key = "VmRSS:") {
 }
 
 void write_tensors(const fs::path& folder, float value) {
-  const std::vector<checkpoint::TensorSpec> tensors = {
-      {"model.embed_tokens.weight", checkpoint::Dtype::kBF16, {16, 8}},
-      {"model.layers.0.mlp.up_proj.weight", checkpoint::Dtype::kBF16, {12, 8}},
-      {"model.norm.weight", checkpoint::Dtype::kBF16, {8}}};
-  checkpoint::ModelWriter writer(folder, tensors);
-  for (const checkpoint::TensorSpec& tensor : tensors) {
-    const std::vector<float> values(static_cast<size_t>(tensor.num_elements()), value);
-    std::vector<std::byte> bytes(values.size() * 2);
-    checkpoint::from_float(values, checkpoint::Dtype::kBF16, bytes);
-    writer.write(bytes);
-  }
-  writer.finish();
-  checkpoint::LlamaConfig config;
-  config.vocab_size = 16;
-  config.hidden_size = 8;
-  config.intermediate_size = 12;
-  config.num_layers = config.num_heads = config.num_kv_heads = 1;
-  config.head_dim = 8;
-  config.max_position_embeddings = 64;
-  write_file_atomic(folder / "config.json", checkpoint::format_llama_config(config));
+  write_tiny_model(folder, kTinyRows, [&](size_t) { return value; });
 }
 
 // A scheduler whose jobs end at once, with an update and a report.
