@@ -378,10 +378,16 @@ class FacilityDriver::Impl {
   // Last in the facility's part of the round, so that a restarted coordinator fetches what an
   // earlier one has not.
   void keep_metrics(const history::FacilityState& state) {
-    within(kTraces, kMetrics, [&] {
-      for (const history::Attempt& attempt : state.attempts)
-        if (!attempt.job_id.empty()) traces_.keep_metrics(attempt.number);
-    });
+    try {
+      within(kTraces, kMetrics, [&] {
+        for (const history::Attempt& attempt : state.attempts)
+          if (!attempt.job_id.empty()) traces_.keep_metrics(attempt.number);
+      });
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kIo) throw;
+      log::info("metrics were not fetched: curves are missing",
+                {site_.name_field(), {"round", plan_.round}, {"problem", error.what()}});
+    }
   }
 
   void log_event(int attempt, const history::Event& event) const {
@@ -485,12 +491,17 @@ class FacilityDriver::Impl {
     const auto began = SteadyClock::now();
     if (is_cleanup(action) && !cleanup_began_ && is_past_deadline(seconds(0), began, seconds(0)))
       cleanup_began_ = began;
-    const ActionLimit limit(outer, [&] { return is_over(action, began); });
-    const remote::StopScope stop_scope(limit.token());
+    std::optional<ActionLimit> limit;
     try {
-      return perform_now(action, limit.token());
+      limit.emplace(outer, [&] { return is_over(action, began); });
+    } catch (const Error& error) {  // no thread: nothing was done yet
+      return *event_of(error, action);
+    }
+    const remote::StopScope stop_scope(limit->token());
+    try {
+      return perform_now(action, limit->token());
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kCancelled || !limit.is_reached()) throw;
+      if (error.kind() != ErrorKind::kCancelled || !limit->is_reached()) throw;
       const Error late(ErrorKind::kRemote,
                        std::string("the deadline ended the action: ") + error.what());
       return *event_of(late, action);

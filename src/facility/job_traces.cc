@@ -69,15 +69,15 @@ void JobTraces::read_beats(const RemotePath& claim, std::vector<job::JobStart>& 
 void JobTraces::keep_metrics(int attempt) {
   const fs::path kept =
       site_.context.folder.metrics(site_.plan.round, site_.facility.facility, attempt);
-  if (fs::exists(kept)) return;
+  std::error_code none;
+  if (fs::exists(kept, none)) return;
   const fs::path work = site_.context.history.work_name(kept);
   try {
     if (!copy_metrics(site_.folder(attempt) / plan::kMetricsFile, work)) return;
     site_.context.history.check_writer();
     rename_durable(work, kept);
   } catch (const Error& error) {
-    std::error_code ignored;
-    fs::remove(work, ignored);
+    fs::remove(work, none);
     if (error.kind() == ErrorKind::kBusy && !site_.context.history.is_writer()) throw;
     log::info("the job's metrics were not fetched: its curves are missing",
               {site_.name_field(),

@@ -36,7 +36,7 @@ struct JobStart {
   bool operator==(const JobStart&) const = default;
 };
 
-/// What is known of an attempt's use of the facility when the attempt ends.
+/// An attempt's use of the facility, as far as the coordinator knows it when the attempt ends.
 struct JobUsage {
   /// The facility's clock minus this machine's in seconds, and the error of this difference;
   /// absent: not measured.
