@@ -57,7 +57,7 @@ constexpr Kind<E, Fields...> kind(std::string_view name, Fields... fields) {
 constexpr std::tuple kKinds{
     kind<RunCreated>("run_created", required("run", &RunCreated::run),
                      required("project", &RunCreated::project),
-                     required("secret", &RunCreated::secret),
+                     required("secret", &RunCreated::secret), if_set("tag", &RunCreated::tag),
                      required("config_sha256", &RunCreated::config_sha256)),
     kind<RunPlaced>("run_placed", required("host", &RunPlaced::host),
                     required("folder", &RunPlaced::folder), required("device", &RunPlaced::device),

@@ -94,7 +94,11 @@ class RunProjection {
 
   void take(const RunCreated& created) {
     if (run_state_.identity) reject(where_, "the run had been created");
-    run_state_.identity = plan::RunIdentity{created.run, created.secret};
+    if (!created.tag.empty() &&
+        (created.tag.size() != 8 ||
+         created.tag.find_first_not_of("0123456789abcdef") != std::string::npos))
+      reject(where_, "the run's tag is not 8 hexadecimal digits");
+    run_state_.identity = plan::RunIdentity{created.run, created.secret, created.tag};
     run_state_.project = created.project;
     run_state_.config_sha256 = created.config_sha256;
   }

@@ -52,7 +52,9 @@ void evaluate_only(job::JobSpec& spec) {
 
 }  // namespace
 
-std::string RunIdentity::unique_name() const { return run.str() + "-" + secret.substr(0, 8); }
+std::string RunIdentity::unique_name() const {
+  return run.str() + "-" + (tag.empty() ? secret.substr(0, 8) : tag);
+}
 
 std::string job_name(const RunIdentity& identity, const job::JobKey& key) {
   job::JobKey unique = key;

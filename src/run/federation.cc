@@ -227,6 +227,7 @@ void create_run(const config::Experiment& experiment, const history::RunFolder& 
   history.record({}, history::RunCreated{.run = folder.run(),
                                          .project = experiment.project.str(),
                                          .secret = random_hex(16),
+                                         .tag = random_hex(4),
                                          .config_sha256 = sha256_hex(text)});
 }
 

@@ -46,6 +46,19 @@ TEST(RunHistoryState, KnowsAnUnknownSubmission) {
   EXPECT_EQ(run_state.done().model_sha256, "m0");
 }
 
+// The tag is a part of paths.
+TEST(RunHistoryState, RefusesATagOfOtherCharacters) {
+  const auto created = [](const std::string& tag) {
+    return replay({event(
+        "run_created", 0, "", 0,
+        R"({"run":"0001","secret":"s","project":"p","config_sha256":"c","tag":")" + tag + "\"}")});
+  };
+  EXPECT_EQ(created("0123abcd").identity->unique_name(), "0001-0123abcd");
+  for (const char* tag : {"../../ab", "0123abc", "0123abcde", "0123ABCD"})
+    EXPECT_THAT(test::message_of(ErrorKind::kCorrupt, [&] { created(tag); }), HasSubstr("tag"))
+        << tag;
+}
+
 // Later jobs, of other facilities and further attempts, do not move the round's deadline.
 TEST(RunHistoryState, KeepsTheTimeOfTheRoundsFirstSubmission) {
   auto events = begun();

@@ -96,6 +96,18 @@ TEST(JobSpec, KeepsRunsRoundsFacilitiesAndAttemptsApart) {
   EXPECT_EQ(first.base_model_path, second.base_model_path) << "attempts share the pushed model";
 }
 
+// Other users of a facility see the names of jobs and folders.
+TEST(JobSpec, NamesHaveTheRunsTagAndNoDigitsOfItsSecret) {
+  RunIdentity tagged = kIdentity;
+  tagged.tag = "fedcba98";
+  const auto plan = next_round(experiment(), tagged, {1, kModel});
+  const job::JobSpec spec = job_spec(experiment(), tagged, *plan, plan->facilities[0], 1);
+  EXPECT_EQ(spec.report_path, "/scratch/p/0001-fedcba98/alba/r0002/a1/out/report.json");
+  EXPECT_EQ(job_name(tagged, spec.key), "xffl-p-0001-fedcba98-r0002-alba-a1");
+  EXPECT_EQ(job_name(kIdentity, spec.key), "xffl-p-0001-01234567-r0002-alba-a1")
+      << "a run of an earlier release keeps its names";
+}
+
 TEST(JobSpec, ContinuesScheduleAndDataWhereTheLastRoundEnded) {
   const auto plan = next_round(experiment(), kIdentity, {2, kModel});
   EXPECT_EQ(job_spec(experiment(), kIdentity, *plan, plan->facilities[0], 1).training.first_step,

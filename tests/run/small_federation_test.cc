@@ -40,6 +40,16 @@ TEST_F(Federation, CurrentIsTheLastModel) {
     EXPECT_EQ(jobs_of(name).at(1).training.first_step, 4) << "the steps of round 1 came before";
 }
 
+// Nonces are derived from the secret, and other users of a facility see the names of jobs.
+TEST_F(Federation, NoDigitsOfTheSecretAreInNamesAtAFacility) {
+  run("policy: {evaluate_last: false}\n");
+  ASSERT_TRUE(state().identity);
+  EXPECT_EQ(state().identity->tag.size(), 8u);
+  const job::JobSpec job = jobs_of("alba").at(0);
+  EXPECT_THAT(job.report_path, HasSubstr("0001-" + state().identity->tag + "/alba/"));
+  EXPECT_THAT(job.report_path, Not(HasSubstr(state().identity->secret.substr(0, 8))));
+}
+
 // The threads for removals begin after the second round.
 TEST_F(Federation, ARefusedThreadEndsTheRunWithAnError) {
   constexpr int kSkipped = 77;

@@ -33,6 +33,7 @@ struct RunCreated {
   RunName run;
   std::string project;
   std::string secret;         // the seed of the attempts' nonces
+  std::string tag;            // of the run's jobs and folders; empty: of an earlier release
   std::string config_sha256;  // of config.resolved.yaml
 };
 

@@ -1,6 +1,6 @@
 // The paths of a run at a facility.
 //
-//   <workdir>/<project>/<run>-<secret8>/<facility>/     facility folder
+//   <workdir>/<project>/<run>-<tag>/<facility>/         facility folder
 //     models/<first 16 digits of the SHA-256>/          model folder: a global model or adapter
 //     optimizer/                                        states that jobs keep for the next round
 //     r0002/                                            round folder

@@ -21,17 +21,19 @@ struct RoundPolicy;
 
 namespace xffl::plan {
 
-/// The coordinator draws the secret when it creates a run, and keeps the identity in the run's
-/// journal.
+/// The coordinator draws the secret and the tag when it creates a run, and keeps the identity in
+/// the run's journal.
 struct RunIdentity {
   RunName run;
-  std::string secret;  // 32 hexadecimal digits
+  std::string secret;  // 32 hexadecimal digits; known to the coordinator only
+  std::string tag{};   // 8 hexadecimal digits, in names that other users of a facility see
 
-  /// "<run>-<secret8>": differs between two clones of a project, whose runs have the same numbers.
+  /// "<run>-<tag>": differs between two clones of a project, whose runs have the same numbers. A
+  /// run of a release without tags has the first 8 digits of the secret instead.
   std::string unique_name() const;
 };
 
-/// The batch job's name of an attempt, "xffl-<project>-<run>-<secret8>-r0002-<facility>-a1".
+/// The batch job's name of an attempt, "xffl-<project>-<run>-<tag>-r0002-<facility>-a1".
 /// Schedulers hold back a second job of the same name and account (--dependency=singleton).
 std::string job_name(const RunIdentity& identity, const job::JobKey& key);
 
