@@ -59,6 +59,14 @@ TEST(RunRanks, AllRanksGetTheSameFreePort) {
   EXPECT_EQ(::listen(fd.get(), 4), 0);
 }
 
+TEST(RunRanks, IgnoresTheRendezvousOfAnOuterLaunch) {
+  ProcessSpec spec = launcher(1, "echo $MASTER_ADDR $MASTER_PORT");
+  spec.env = {{"MASTER_ADDR", "outer.example"}, {"MASTER_PORT", "1"}};
+  const ProcessResult result = run_process(spec);
+  EXPECT_THAT(result.out, testing::StartsWith("[0] 127.0.0.1 "));
+  EXPECT_THAT(result.out, testing::Not(testing::EndsWith(" 1\n")));
+}
+
 TEST(RunRanks, DividesTheCpusUnlessOmpNumThreadsIsSet) {
   const std::string line = "[ $RANK = 9 ] && echo $OMP_NUM_THREADS; true";
   ProcessSpec spec = launcher(10, line);
@@ -98,6 +106,23 @@ TEST(RunRanks, ReturnsTheExitCodeOfTheFirstFailureAndEndsTheOthers) {
 }
 
 TEST(RunRanks, ReportsASignal) { EXPECT_EQ(launch(2, "kill -KILL $$").exit_code, 128 + SIGKILL); }
+
+// A debugger or a user may have stopped a rank: the rank still handles SIGTERM.
+TEST(RunRanks, EndsAStoppedRankWithSigterm) {
+  test::TempDir dir;
+  ProcessSpec spec = launcher(2,
+                              "if [ $RANK = 0 ]; then\n"
+                              "  trap 'echo ended; exit 9' TERM; echo $$ >part; mv part pid\n"
+                              "  kill -STOP $$; while :; do sleep 0.05; done\n"
+                              "fi\n"
+                              "until [ -e pid ] && grep -q '^State:.T' /proc/$(cat pid)/status\n"
+                              "do sleep 0.05; done; exit 42",
+                              120'000);
+  spec.cwd = dir.path();
+  const ProcessResult result = run_process(spec);
+  EXPECT_EQ(result.exit_code, 42);
+  EXPECT_EQ(result.out, "[0] ended\n");
+}
 
 TEST(RunRanks, KillsRanksThatIgnoreSigterm) {
   const ProcessResult result = launch(

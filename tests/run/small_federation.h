@@ -211,6 +211,26 @@ class SmallFederation : public testing::Test {
   // Replaces the schedulers.
   std::function<std::shared_ptr<submit::Scheduler>(const config::Facility&)> make_scheduler_;
 
+  // The federation's input model; element i of a tensor is (i % 8) / 8.
+  void write_model(int64_t vocab_size = 16) const {
+    const std::vector<checkpoint::TensorSpec> tensors = {
+        {"model.embed_tokens.weight", checkpoint::Dtype::kBF16, {vocab_size, 8}},
+        {"model.norm.weight", checkpoint::Dtype::kBF16, {8}}};
+    checkpoint::ModelWriter writer(folder_ / "model", tensors);
+    for (const checkpoint::TensorSpec& tensor : tensors) {
+      std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
+      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 8) / 8.0f;
+      write(writer, values, tensor.dtype);
+    }
+    writer.finish();
+    checkpoint::LlamaConfig config;
+    config.vocab_size = vocab_size;
+    config.hidden_size = config.intermediate_size = config.head_dim = 8;
+    config.num_layers = config.num_heads = config.num_kv_heads = 1;
+    config.max_position_embeddings = 64;
+    write_file_atomic(folder_ / "model/config.json", checkpoint::format_llama_config(config));
+  }
+
   // The job's training: its update and its report.
   void train(const job::JobSpec& spec) {
     const std::string& facility = spec.key.facility;
@@ -235,25 +255,6 @@ class SmallFederation : public testing::Test {
   }
 
  private:
-  void write_model() const {
-    const std::vector<checkpoint::TensorSpec> tensors = {
-        {"model.embed_tokens.weight", checkpoint::Dtype::kBF16, {16, 8}},
-        {"model.norm.weight", checkpoint::Dtype::kBF16, {8}}};
-    checkpoint::ModelWriter writer(folder_ / "model", tensors);
-    for (const checkpoint::TensorSpec& tensor : tensors) {
-      std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
-      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 8) / 8.0f;
-      write(writer, values, tensor.dtype);
-    }
-    writer.finish();
-    checkpoint::LlamaConfig config;
-    config.vocab_size = 16;
-    config.hidden_size = config.intermediate_size = config.head_dim = 8;
-    config.num_layers = config.num_heads = config.num_kv_heads = 1;
-    config.max_position_embeddings = 64;
-    write_file_atomic(folder_ / "model/config.json", checkpoint::format_llama_config(config));
-  }
-
   template <class Writer>
   static void write(Writer& writer, const std::vector<float>& values, checkpoint::Dtype dtype) {
     std::vector<std::byte> bytes(values.size() * checkpoint::size_bytes(dtype));

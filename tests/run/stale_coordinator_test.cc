@@ -12,11 +12,13 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::hours;
 
-// A session of this machine that calls `on_remove` before each removal.
+// A session of this machine that calls `on_remove` before each removal, and `on_free_bytes` before
+// each answer about the free space.
 class WatchedSession final : public remote::Session {
  public:
-  explicit WatchedSession(std::function<void(const RemotePath&)> on_remove)
-      : on_remove_(std::move(on_remove)) {}
+  explicit WatchedSession(
+      std::function<void(const RemotePath&)> on_remove, std::function<void()> on_free_bytes = [] {})
+      : on_remove_(std::move(on_remove)), on_free_bytes_(std::move(on_free_bytes)) {}
 
   remote::CommandResult run(const std::vector<std::string>& argv, const std::string& text,
                             std::chrono::milliseconds timeout, std::stop_token stop) override {
@@ -39,10 +41,15 @@ class WatchedSession final : public remote::Session {
     on_remove_(path);
     inner_->remove_tree(path, stop);
   }
+  std::optional<uint64_t> free_bytes(const RemotePath&) override {
+    on_free_bytes_();
+    return std::nullopt;  // unknown
+  }
 
  private:
   const std::shared_ptr<remote::Session> inner_ = remote::make_local_session();
   const std::function<void(const RemotePath&)> on_remove_;
+  const std::function<void()> on_free_bytes_;
 };
 
 class StaleCoordinator : public test::SmallFederation {
@@ -70,6 +77,27 @@ TEST_F(StaleCoordinator, RemovesNoModel) {
             ErrorKind::kBusy);
   EXPECT_TRUE(taken);
   EXPECT_THAT(models, testing::IsEmpty());
+}
+
+// Another coordinator takes the run over between the record of a submission and the submission,
+// while the coordinator asks for the free space. The new coordinator submits the attempt.
+TEST_F(StaleCoordinator, SubmitsNoJob) {
+  write_model(600'000);  // the space for small models is not checked
+  bool taken = false;
+  sessions_["alba"] = std::make_shared<WatchedSession>(
+      [](const RemotePath&) {},
+      [&] {
+        const fs::path script = run_folder().facility(1, FacilityName("alba")) / "job.sh";
+        if (taken || !fs::exists(script)) return;
+        take_over();
+        taken = true;
+      });
+  EXPECT_EQ(test::kind_of([&] {
+              run("policy: {evaluate_last: false}\naggregation: {update_dtype: fp32}\n");
+            }),
+            ErrorKind::kBusy);
+  EXPECT_TRUE(taken);
+  EXPECT_THAT(jobs_of("alba"), testing::IsEmpty());
 }
 
 // A cancellation without an effect is repeated; another coordinator may use the job by then.

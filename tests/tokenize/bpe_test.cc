@@ -79,6 +79,26 @@ TEST_F(Bpe, EncodesAndDecodesAsHf) {
   }
 }
 
+TEST_F(Bpe, AnAddedTokenMayBeginAnother) {
+  Json json = golden();
+  Json token = json["added_tokens"].back();
+  const int id = token["id"].get<int>() + 1;
+  const auto add = [&](int new_id, const char* content) {
+    token.update({{"id", new_id}, {"content", content}, {"special", true}, {"normalized", false}});
+    token.update({{"single_word", false}, {"lstrip", false}, {"rstrip", false}});
+    json["added_tokens"].push_back(token);
+  };
+  add(id, "<|longer|>");
+  add(id + 1, "<|long");  // the shorter one is added last
+  const Tokenizer tokenizer(save(json));
+  const auto without_bos = [&](const std::string& text) {
+    Ids ids = tokenizer.encode(text);
+    if (!ids.empty() && ids[0] == tokenizer.bos_id()) ids.erase(ids.begin());
+    return ids;
+  };
+  EXPECT_EQ(without_bos("<|long<|longer|><|long"), (Ids{id + 1, id, id + 1}));
+}
+
 TEST_F(Bpe, SpansHaveTheSameIdsAndCoverTheText) {
   for (const Case& each : cases()) {
     Ids ids;
