@@ -1,0 +1,36 @@
+#include "group_exchange.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include "shard/small_layout.h"
+#include "support/ranks.h"
+
+namespace xffl::train {
+namespace {
+
+// Two groups of one rank. Group g has the weights g before each exchange, so their mean is the
+// share of group 1.
+TEST(GroupExchange, WeighsAGroupByItsTokensSinceTheLastExchange) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  test::run_ranks(2, [](comm::Group& world) {
+    const JobGroups groups(world, 2);
+    shard::FlatParameters flat(shard::small_layout(), {});
+    job::RankGroups settings;
+    settings.count = settings.interval = 2;
+    settings.weighting = job::GroupWeighting::kTokens;
+    GroupExchange exchange(groups, flat, settings, at::kCPU);
+    const auto share_of_group_1 = [&](int64_t steps_done, int64_t tokens) {
+      for (const shard::UnitState& state : flat.states()) state.master_S.fill_(groups.index());
+      exchange.after_step(steps_done - 1, tokens);
+      exchange.after_step(steps_done, tokens);
+      EXPECT_EQ(exchange.tokens_since(), 0);
+      return shard::master(flat, 3).mean().item<double>();
+    };
+    EXPECT_EQ(share_of_group_1(2, groups.index() == 1 ? 3 : 1), 0.75);
+    EXPECT_EQ(share_of_group_1(4, groups.index() == 1 ? 1 : 3), 0.25);
+  });
+}
+
+}  // namespace
+}  // namespace xffl::train

@@ -1,0 +1,258 @@
+// Whole jobs with a tiny model, in this process: the counts of the report, early stopping,
+// checkpoints, and groups of ranks. Ranks are threads over Gloo.
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <cmath>
+#include <fstream>
+#include <random>
+
+#include "support/ranks.h"
+#include "support/temp_dir.h"
+#include "xffl/base/json.h"
+#include "xffl/base/log.h"
+#include "xffl/checkpoint/manifest.h"
+#include "xffl/llama/model_files.h"
+#include "xffl/tokens/token_shard.h"
+#include "xffl/train/run_job.h"
+
+namespace xffl::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kWords = 61;
+
+struct JobOutcome {
+  job::JobReport report;
+  std::vector<Json> steps;          // lines of metrics.jsonl
+  std::vector<double> losses;       // of the steps
+  std::vector<double> validations;  // mid-training losses of the first set
+  int64_t num_skipped = 0;
+};
+
+class WholeJob : public testing::Test {
+ protected:
+  WholeJob() {
+    log::set_console_level(log::Level::kOff);
+    checkpoint::LlamaConfig config;
+    config.vocab_size = kWords;
+    config.hidden_size = 24;
+    config.intermediate_size = 40;
+    config.num_layers = 1;
+    config.num_heads = config.num_kv_heads = 2;
+    config.head_dim = 12;
+    config.max_position_embeddings = 64;
+    const std::vector<llama::ParameterSpec> specs = llama::parameter_specs(config);
+    const auto value = [&](size_t i) {
+      const at::Tensor out = at::empty(specs[i].shape, at::kFloat);
+      llama::initialize_parameter(specs[i], 0.1, 7, out);
+      return out;
+    };
+    llama::write_model(dir_ / "base", config, specs, value, checkpoint::Dtype::kF32);
+    checkpoint::write_manifest(dir_ / "base");
+  }
+
+  /// Random sequences of `shortest` to `longest` tokens.
+  std::string write_tokens(const std::string& name, int count, int shortest, int longest) const {
+    std::mt19937 random(static_cast<unsigned>(name.size()));
+    tokens::TokenShardWriter writer(dir_ / name, kWords, longest, false);
+    for (int i = 0; i < count; ++i) {
+      const auto span = static_cast<unsigned>(longest - shortest + 1);
+      std::vector<int32_t> ids(static_cast<size_t>(shortest) + random() % span);
+      for (int32_t& id : ids) id = static_cast<int32_t>(random() % kWords);
+      writer.add_document(ids);
+    }
+    writer.finish();
+    return (dir_ / name).string();
+  }
+
+  job::JobSpec job(const std::string& name, const std::vector<std::string>& train_paths,
+                   int attempt = 1) const {
+    job::JobSpec spec;
+    spec.key = {"p", "0001", 1, "alba", attempt, std::string(32, 'a')};
+    spec.base_model_path = dir_ / "base";
+    spec.base_model_sha256 = checkpoint::read_manifest(dir_ / "base").root_sha256();
+    spec.train_paths = train_paths;
+    const fs::path folder = dir_ / name / ("a" + std::to_string(attempt));
+    spec.update_path = folder / "update";
+    spec.report_path = folder / "report.json";
+    spec.metrics_path = folder / "metrics.jsonl";
+    spec.state_path = dir_ / name / "state";
+    fs::create_directories(folder);
+    spec.training.steps = 4;
+    spec.training.batch_size = spec.training.micro_batch_size = 4;
+    spec.training.learning_rate = 1e-2;
+    spec.training.schedule.kind = job::ScheduleKind::kConstant;
+    return spec;
+  }
+
+  static JobOutcome run(
+      const job::JobSpec& spec, int ranks = 1,
+      const std::function<StopRequest()>& stop = [] { return StopRequest::kNone; }) {
+    JobOutcome outcome;
+    const auto train = [&](comm::Group& world) {
+      const JobContext context{world, at::kCPU, ranks, "test", stop};
+      const job::JobReport report = Job(spec, context).run();
+      if (world.rank() == 0) outcome.report = report;
+    };
+    if (ranks == 1)
+      train(*comm::make_single_rank());
+    else
+      test::run_ranks(ranks, train);
+    std::ifstream metrics(spec.metrics_path);
+    for (std::string line; std::getline(metrics, line);) {
+      const Json json = parse_json(line, "metrics.jsonl");
+      if (json.contains("validation")) {
+        outcome.validations.push_back(json["validation"].front());
+        continue;
+      }
+      outcome.steps.push_back(json);
+      outcome.losses.push_back(json["loss"]);
+      if (json["grad_norm"].is_null()) ++outcome.num_skipped;
+    }
+    return outcome;
+  }
+
+  static size_t num_lines(const fs::path& path) {
+    std::ifstream file(path);
+    size_t lines = 0;
+    for (std::string line; std::getline(file, line);) ++lines;
+    return lines;
+  }
+
+  static void set_groups(job::JobSpec& spec, int64_t interval) {
+    spec.training.groups.count = 2;
+    spec.training.groups.interval = interval;
+    spec.training.groups.weighting = job::GroupWeighting::kTokens;
+  }
+
+  test::TempDir dir_;
+};
+
+TEST_F(WholeJob, ReportsTheMeanLossOfItsSteps) {
+  const JobOutcome outcome = run(job("mean", {write_tokens("t.tokens", 8, 2, 20)}));
+  ASSERT_EQ(outcome.losses.size(), 4u);
+  double sum = 0;
+  for (const double loss : outcome.losses) sum += loss;
+  EXPECT_NEAR(outcome.report.train_loss, sum / 4, 1e-9);
+  EXPECT_EQ(outcome.report.train_loss_last, outcome.losses.back());
+  EXPECT_GT(std::abs(outcome.losses.back() - sum / 4), 1e-3);
+  EXPECT_EQ(outcome.report.samples, 16);
+}
+
+// The first gradients overflow fp16: a prediction error of almost 1, times the first loss scale.
+TEST_F(WholeJob, SamplesOfSkippedStepsDoNotCount) {
+  job::JobSpec spec = job("fp16", {write_tokens("t.tokens", 1, 2, 2)});
+  spec.training.precision = job::FloatType::kFloat16;
+  spec.training.batch_size = spec.training.micro_batch_size = 1;
+  spec.training.steps = 8;
+  const JobOutcome outcome = run(spec);
+  EXPECT_GT(outcome.num_skipped, 0);
+  EXPECT_LT(outcome.num_skipped, 8);
+  EXPECT_EQ(outcome.report.samples, 8 - outcome.num_skipped);
+}
+
+TEST_F(WholeJob, EarlyStoppingCountsWorseValidationsInARow) {
+  const std::string data = write_tokens("t.tokens", 4, 6, 12);
+  job::JobSpec spec = job("patience", {data});
+  spec.validation = {{"it", data}};
+  spec.training.batch_size = spec.training.micro_batch_size = 1;
+  spec.training.steps = 60;
+  spec.training.validation_interval = 1;
+  spec.training.early_stop_patience = 4;
+  spec.training.early_stop_keep = job::EarlyStopKeep::kLast;
+  const JobOutcome outcome = run(spec);
+  double best = outcome.report.validation.at(0).nll_before;
+  size_t in_a_row = 0, in_total = 0, fourth_in_total = 0, expected = 59;
+  for (size_t i = 0; i < outcome.validations.size() && in_a_row < 4; ++i) {
+    const bool is_worse = outcome.validations[i] >= best;
+    in_a_row = is_worse ? in_a_row + 1 : 0;
+    best = std::min(best, outcome.validations[i]);
+    if (is_worse && ++in_total == 4) fourth_in_total = i + 1;
+    if (in_a_row == 4) expected = i + 1;
+  }
+  EXPECT_EQ(outcome.validations.size(), expected);
+  EXPECT_GT(fourth_in_total, 0u);
+  EXPECT_LT(fourth_in_total, expected) << "the sum of worse validations would end at the same step";
+}
+
+TEST_F(WholeJob, AStopAfterACheckpointWritesNoOther) {
+  job::JobSpec spec = job("stopped", {write_tokens("t.tokens", 8, 2, 20)});
+  spec.on_stop = job::OnStop::kCheckpoint;
+  spec.training.steps = 100;
+  spec.training.checkpoint_interval = 2;
+  const fs::path checkpoint = fs::path(spec.state_path) / "step-00000002";
+  log::set_file(dir_ / "log");
+  const JobOutcome outcome = run(
+      spec, 1, [&] { return fs::exists(checkpoint) ? StopRequest::kFinish : StopRequest::kNone; });
+  log::set_file({});
+  EXPECT_TRUE(outcome.report.stopped_early);
+  EXPECT_EQ(outcome.report.steps, 2);
+  int num_saved = 0;
+  std::ifstream file(dir_ / "log");
+  for (std::string line; std::getline(file, line);)
+    if (line.find("checkpoint saved") != std::string::npos) ++num_saved;
+  EXPECT_EQ(num_saved, 1);
+}
+
+// Both ranks train on the same sequence. Without dropout, or with the same dropout, their mean
+// gradient is one rank's gradient.
+TEST_F(WholeJob, EachRankHasItsOwnDropout) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  const std::string data = write_tokens("t.tokens", 1, 20, 20);
+  const auto last_loss = [&](int ranks, double dropout) {
+    job::JobSpec spec = job(std::to_string(ranks) + (dropout > 0 ? "-dropped" : "-whole"), {data});
+    spec.training.micro_batch_size = 1;
+    spec.training.batch_size = ranks;
+    spec.training.lora.rank = 2;
+    spec.training.lora.dropout = dropout;
+    return run(spec, ranks).losses.back();
+  };
+  EXPECT_NEAR(last_loss(2, 0) / last_loss(1, 0), 1, 1e-6);
+  EXPECT_GT(std::abs(last_loss(2, 0.5) / last_loss(1, 0.5) - 1), 1e-4);
+}
+
+TEST_F(WholeJob, TheLossOfGroupsIsWeightedByTheirTokens) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  const std::string one = write_tokens("a.tokens", 8, 2, 6),
+                    other = write_tokens("bb.tokens", 8, 20, 40);
+  job::JobSpec spec = job("groups", {one, other});
+  set_groups(spec, 2);
+  const Json together = run(spec, 2).steps.at(0);
+  const Json a = run(job("a", {one})).steps.at(0), b = run(job("b", {other})).steps.at(0);
+  const double tokens_a = a["tokens"], tokens_b = b["tokens"];
+  const double loss_a = a["loss"], loss_b = b["loss"];
+  ASSERT_GT(tokens_b, 2 * tokens_a);
+  const double expected = (loss_a * tokens_a + loss_b * tokens_b) / (tokens_a + tokens_b);
+  EXPECT_GT(std::abs(expected - (loss_a + loss_b) / 2), 1e-6);
+  EXPECT_NEAR(together["loss"].get<double>(), expected, 1e-9);
+}
+
+// The job stops between two exchanges, when the groups have seen different numbers of tokens.
+TEST_F(WholeJob, AResumedGroupContinuesWithItsOwnCounts) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  const std::vector<std::string> data = {write_tokens("a.tokens", 8, 2, 6),
+                                         write_tokens("bb.tokens", 8, 20, 40)};
+  const auto spec_of = [&](const std::string& name, int attempt) {
+    job::JobSpec spec = job(name, data, attempt);
+    set_groups(spec, 4);
+    spec.on_stop = job::OnStop::kCheckpoint;
+    return spec;
+  };
+  const job::JobSpec first = spec_of("stopped", 1);
+  const JobOutcome stopped = run(first, 2, [&] {
+    return num_lines(first.metrics_path) < 3 ? StopRequest::kNone : StopRequest::kFinish;
+  });
+  ASSERT_TRUE(stopped.report.stopped_early);
+  ASSERT_EQ(stopped.report.steps, 3);
+  const JobOutcome resumed = run(spec_of("stopped", 2), 2);
+  const JobOutcome whole = run(spec_of("whole", 1), 2);
+  EXPECT_EQ(resumed.report.steps, 4);
+  EXPECT_EQ(resumed.losses.size(), 1u);
+  EXPECT_EQ(resumed.report.tokens, whole.report.tokens);
+  EXPECT_EQ(resumed.report.update_sha256, whole.report.update_sha256);
+}
+
+}  // namespace
+}  // namespace xffl::train
