@@ -35,6 +35,9 @@ void add_operate_commands(CLI::App& app);
 /// would get, to read or to submit by hand.
 void add_plan_commands(CLI::App& app);
 
+/// `report`: a run's story as one HTML file, as text or as JSON.
+void add_report_command(CLI::App& app);
+
 /// `run`: starts or continues the federation.
 void add_run_command(CLI::App& app);
 

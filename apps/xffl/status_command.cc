@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "commands.h"
+#include "credentials.h"
 #include "project.h"
 #include "terminal.h"
 #include "xffl/base/error.h"
@@ -21,28 +22,13 @@
 namespace xffl {
 namespace {
 
-// Adds certificates that expire soon; reads files and the agent, not the network.
-void add_credentials(status::RunStatus& status, const config::Experiment& experiment) {
-  constexpr std::chrono::hours kSoon{2};
-  for (const config::Facility& facility : experiment.facilities) try {
-      if (facility.access != config::AccessKind::kSsh) continue;
-      const auto ends =
-          remote::credential_expiry(facility::ssh_settings(facility, experiment.project_folder));
-      if (ends && *ends - SystemClock().utc() <= kSoon)
-        status.credentials[facility.name] = {*ends, facility.ssh.renew};
-    } catch (const Error& error) {  // the next log-in reports the problem
-      log::debug("the certificate cannot be read",
-                 {{"facility", facility.name.str()}, {"problem", error.what()}});
-    }
-}
-
 void show_status(const ProjectOptions& options, bool json) {
   const history::RunFolder folder = options.existing_run();
   const config::Experiment experiment = experiment_of(options, folder);
   status::RunStatus status = status::read_status(
       folder.path(), experiment.rounds, json ? status::Rounds::kAll : status::Rounds::kNewest);
   if (!status.run_state.completed && !status.run_state.cancelled)
-    add_credentials(status, experiment);
+    status.credentials = ending_credentials(experiment);
   std::fputs((json ? status::format_status_json(status) : status::format_status(status)).c_str(),
              stdout);
 }

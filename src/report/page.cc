@@ -1,0 +1,403 @@
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "html_writer.h"
+#include "numbers.h"
+#include "style.h"
+#include "xffl/report/format.h"
+
+namespace xffl::report {
+namespace {
+
+using std::chrono::nanoseconds;
+using ValidationSet = std::pair<FacilityName, std::string>;
+
+std::string title_of(const ValidationSet& set) { return set.first.str() + " " + set.second; }
+
+// A row of headings.
+void head_row(HtmlWriter& html, std::initializer_list<std::string_view> titles) {
+  html.open("thead");
+  html.open("tr");
+  for (const std::string_view title : titles) html.element("th", title);
+  html.close();
+  html.close();
+}
+
+void row(HtmlWriter& html, std::initializer_list<std::string> cells) {
+  html.open("tr");
+  for (const std::string& cell : cells) html.element("td", cell);
+  html.close();
+}
+
+// A wide table scrolls inside the page, so that the page itself does not.
+void open_table(HtmlWriter& html) {
+  html.open("div", {{"class", "scroll"}});
+  html.open("table");
+}
+void close_table(HtmlWriter& html) {
+  html.close();
+  html.close();
+}
+
+void open_section(HtmlWriter& html, std::string id, std::string_view title) {
+  html.open("section", {{"id", std::move(id)}});
+  html.element("h2", title);
+}
+
+void open_details(HtmlWriter& html, std::string_view title) {
+  html.open("details");
+  html.element("summary", title);
+}
+
+void note(HtmlWriter& html, std::string_view text) { html.element("p", text, {{"class", "note"}}); }
+
+std::vector<ValidationSet> sets_of(const RunStory& story) {
+  std::set<ValidationSet> sets;
+  for (const status::GlobalLoss& loss : story.losses) sets.insert({loss.facility, loss.set});
+  return {sets.begin(), sets.end()};
+}
+
+// --- The head ---
+
+void write_head(HtmlWriter& html, const RunStory& story) {
+  html.open("header");
+  html.element("h1", story.project + " / run " + story.run);
+  html.open("p");
+  html.element("strong", story.state, {{"class", "state"}});
+  html.text(" · " + std::to_string(story.rounds_published) + " of " +
+            (story.rounds_planned > 0 ? std::to_string(story.rounds_planned) : "?") +
+            " rounds published · " + std::to_string(story.facilities.size()) + " facilities");
+  html.close();
+  note(html, "Written at " + format_utc(story.written) + ", complete up to event " +
+                 std::to_string(story.num_events) + " of " + format_utc(story.last_event) +
+                 ". All times are UTC. xffl " + story.version + ".");
+  html.close();
+}
+
+void write_needs(HtmlWriter& html, const RunStory& story) {
+  html.open("section", {{"id", "needs"}, {"class", story.needs.empty() ? "calm" : "needs"}});
+  html.element("h2", "Needs you");
+  if (story.needs.empty()) html.element("p", "Nothing: no action is open.");
+  html.open("ul");
+  for (const Need& need : story.needs) {
+    html.open("li");
+    html.text(need.text, 1000);
+    if (!need.command.empty()) {
+      html.text(" — run: ");
+      html.element("code", need.command);
+    }
+    html.close();
+  }
+  html.close();
+  html.close();
+}
+
+// --- Tiles ---
+
+void tile(HtmlWriter& html, std::string target, std::string_view question, std::string_view answer,
+          std::string_view more) {
+  html.open("a", {{"class", "tile"}, {"href", std::move(target)}});
+  html.element("span", question, {{"class", "q"}});
+  html.element("b", answer);
+  html.element("span", more, {{"class", "more"}});
+  html.close();
+}
+
+std::string learning_answer(const std::vector<MeanLoss>& means) {
+  if (means.empty()) return "not measured";
+  if (means.size() == 1) return loss_text(means.front().nll);
+  return loss_text(means.front().nll) + " → " + loss_text(means.back().nll);
+}
+
+std::string learning_more(const RunStory& story, const std::vector<MeanLoss>& means) {
+  if (means.empty())
+    return story.losses.empty() ? "no facility has reported a validation loss"
+                                : "no model was measured on all sets";
+  const MeanLoss& best = *std::min_element(
+      means.begin(), means.end(), [](const auto& a, const auto& b) { return a.nll < b.nll; });
+  return "mean loss (nats per token) of model " + std::to_string(means.front().round) + " and " +
+         std::to_string(means.back().round) + "; best: model " + std::to_string(best.round) + ", " +
+         loss_text(best.nll);
+}
+
+// The shares of training and queue in the facilities' attempts; empty: not known.
+std::string shares_text(const RunStory& story) {
+  nanoseconds all{0}, training{0}, queue{0};
+  for (const FacilityName& name : story.facilities)
+    for (const auto& [phase, time] : time_by_phase(story, name)) {
+      all += time;
+      if (phase == Phase::kTraining) training += time;
+      if (phase == Phase::kQueue) queue += time;
+    }
+  if (all.count() == 0) return "no attempt yet";
+  if (training.count() == 0 && queue.count() == 0)
+    return "training and queue not known: the jobs left no times";
+  const double sum = static_cast<double>(all.count());
+  return percent_text(static_cast<double>(training.count()) / sum) + " training, " +
+         percent_text(static_cast<double>(queue.count()) / sum) + " queue";
+}
+
+struct Troubles {
+  int failed = 0, missing = 0, pauses = 0, ends = 0;
+};
+Troubles troubles_of(const RunStory& story) {
+  Troubles troubles;
+  for (const Incident& incident : story.incidents) {
+    troubles.failed += incident.kind == "attempt failed" || incident.kind == "update lost";
+    troubles.missing += incident.kind == "facility missing";
+    troubles.pauses += incident.kind == "facility paused";
+    troubles.ends += incident.kind == "coordinator ended" || incident.kind == "run stopped";
+  }
+  return troubles;
+}
+
+void write_tiles(HtmlWriter& html, const RunStory& story) {
+  const std::vector<MeanLoss> means = mean_losses(story);
+  const Troubles troubles = troubles_of(story);
+  html.open("nav", {{"class", "tiles"}});
+  tile(html, "#learning", "Is it learning?", learning_answer(means), learning_more(story, means));
+  tile(html, "#time", "Where did the time go?", duration_text(story.elapsed()), shares_text(story));
+  tile(html, "#cost", "What did it cost?", "not counted", "node-hours are not counted yet");
+  tile(html, "#trouble", "What went wrong?",
+       story.incidents.empty() ? "nothing" : std::to_string(story.incidents.size()) + " incidents",
+       std::to_string(troubles.failed) + " failed attempts, " + std::to_string(troubles.missing) +
+           " times missing, " + std::to_string(troubles.pauses) + " pauses, " +
+           std::to_string(troubles.ends) + " stops");
+  tile(html, "#trust", "Can I trust it?", "chain intact",
+       std::to_string(story.num_events) + " events read; files not verified by this report");
+  html.close();
+}
+
+// --- Learning ---
+
+// The matrix of published models and validation sets.
+void loss_table(HtmlWriter& html, const RunStory& story, const std::vector<ValidationSet>& sets) {
+  std::map<int, std::map<ValidationSet, double>> rows;
+  for (const status::GlobalLoss& loss : story.losses)
+    rows[loss.round][{loss.facility, loss.set}] = loss.nll;
+  for (int round = 0; round <= story.rounds_published; ++round) rows[round];
+  open_table(html);
+  html.element("caption",
+               "Loss in nats per token (perplexity) of each published model on each facility's "
+               "validation sets; model 0 is the initial one");
+  html.open("thead");
+  html.open("tr");
+  html.element("th", "model");
+  for (const ValidationSet& set : sets) html.element("th", title_of(set));
+  html.close();
+  html.close();
+  for (const auto& [round, losses] : rows) {
+    html.open("tr");
+    html.element("th", std::to_string(round));
+    for (const ValidationSet& set : sets) {
+      const auto found = losses.find(set);
+      if (found == losses.end())
+        html.element("td", "not measured", {{"class", "none"}});
+      else
+        html.element("td", loss_text(found->second) + " (" + perplexity_text(found->second) + ")");
+    }
+    html.close();
+  }
+  close_table(html);
+}
+
+void write_learning(HtmlWriter& html, const RunStory& story) {
+  open_section(html, "learning", "Is it learning?");
+  const std::vector<ValidationSet> sets = sets_of(story);
+  if (sets.empty()) {
+    note(html, "Not measured: no facility has reported a validation loss.");
+  } else {
+    note(html,
+         "A job measures its input model before it trains: the jobs of round k + 1 measure the "
+         "model of round k, and the evaluation measures the last model.");
+    open_details(html, "Loss of each published model");
+    loss_table(html, story, sets);
+    html.close();
+  }
+  html.close();
+}
+
+// --- Time ---
+
+void write_time(HtmlWriter& html, const RunStory& story) {
+  open_section(html, "time", "Where did the time go?");
+  note(html, "From the first event to " +
+                 std::string(story.state == "running" ? "this report" : "the last event") + ": " +
+                 duration_text(story.elapsed()) + ".");
+  if (story.clock_anomalies > 0)
+    note(html, std::to_string(story.clock_anomalies) +
+                   " times of jobs lie outside their attempts; the report moved them to the "
+                   "attempt's bounds. Compare the clocks of the facilities.");
+  open_table(html);
+  html.open("thead");
+  html.open("tr");
+  html.element("th", "facility");
+  for (int i = 0; i < kNumPhases; ++i) html.element("th", name_of(static_cast<Phase>(i)));
+  html.close();
+  html.close();
+  for (const FacilityName& name : story.facilities) {
+    html.open("tr");
+    html.element("th", name.str());
+    const auto times = time_by_phase(story, name);
+    for (int i = 0; i < kNumPhases; ++i) {
+      const auto found = times.find(static_cast<Phase>(i));
+      html.element("td", found == times.end() ? "-" : duration_text(found->second));
+    }
+    html.close();
+  }
+  close_table(html);
+  open_details(html, "Coordinators");
+  open_table(html);
+  head_row(html, {"began", "ended", "end"});
+  for (const CoordinatorStory& coordinator : story.coordinators)
+    row(html, {format_utc(coordinator.began),
+               coordinator.ended ? format_utc(*coordinator.ended) : "not recorded",
+               coordinator.end.empty() ? "holds the run" : coordinator.end});
+  close_table(html);
+  html.close();
+  html.close();
+}
+
+// --- Cost, trouble, trust, details ---
+
+void write_cost(HtmlWriter& html, const RunStory&) {
+  open_section(html, "cost", "What did it cost?");
+  note(html, "Node-hours are not counted yet.");
+  html.close();
+}
+
+std::string names_text(const std::vector<FacilityName>& names) {
+  std::string text;
+  for (const FacilityName& name : names) text += (text.empty() ? "" : ", ") + name.str();
+  return text;
+}
+
+void write_trouble(HtmlWriter& html, const RunStory& story) {
+  open_section(html, "trouble", "What went wrong?");
+  if (story.incidents.empty()) {
+    html.element("p", "Nothing is on record.");
+    html.close();
+    return;
+  }
+  open_table(html);
+  html.element("caption", "By reason; reasons that differ in digits only count as one");
+  head_row(html, {"count", "incident", "facilities", "reason"});
+  for (const IncidentGroup& group : grouped(story.incidents))
+    row(html, {std::to_string(group.count), group.kind, names_text(group.facilities),
+               group.reason.substr(0, 600)});
+  close_table(html);
+  open_details(html, "All " + std::to_string(story.incidents.size()) + " incidents, by time");
+  open_table(html);
+  head_row(html,
+           {"time", "facility", "round", "attempt", "job", "incident", "reason", "followed by"});
+  for (const Incident& incident : story.incidents)
+    row(html, {format_utc(incident.time), incident.facility ? incident.facility->str() : "",
+               incident.round > 0 ? std::to_string(incident.round) : "",
+               incident.attempt > 0 ? std::to_string(incident.attempt) : "", incident.job_id,
+               incident.kind, incident.reason.substr(0, 600), incident.followed});
+  close_table(html);
+  html.close();
+  html.close();
+}
+
+void write_trust(HtmlWriter& html, const RunStory& story) {
+  open_section(html, "trust", "Can I trust it?");
+  html.open("ul");
+  html.element("li", "ok: the journal's chain of " + std::to_string(story.num_events) +
+                         " events, read for this report");
+  html.element("li", "ok: each event can follow from the events before it");
+  html.element("li", "not checked: the files of models and updates");
+  html.element("li",
+               "not provable: the training and the data of a facility, beyond its own report; the "
+               "author of the journal, which has no signature");
+  html.close();
+  std::map<std::string, std::set<FacilityName>> programs;
+  for (const AttemptStory& attempt : story.attempts)
+    if (attempt.report) programs[attempt.report->trainer].insert(attempt.facility);
+  open_table(html);
+  head_row(html, {"fact", "value"});
+  for (const auto& [program, names] : programs)
+    row(html, {"trainer of " + names_text({names.begin(), names.end()}), program});
+  row(html, {"SHA-256 of config.resolved.yaml", story.config_sha256});
+  row(html, {"newest global model", story.model_sha256});
+  close_table(html);
+  html.close();
+}
+
+std::string participants_text(const RoundStory& round) {
+  double sum = 0;
+  for (const history::Participant& one : round.participants) sum += one.weight.value_or(0);
+  std::string text;
+  for (const history::Participant& one : round.participants) {
+    text += (text.empty() ? "" : ", ") + one.facility.str();
+    if (one.weight && sum > 0) text += " " + percent_text(*one.weight / sum);
+  }
+  return text.empty() ? "-" : text;
+}
+
+std::string took(const std::optional<Time>& from, const std::optional<Time>& to) {
+  return from && to ? duration_text(*to - *from) : "-";
+}
+
+void write_rounds(HtmlWriter& html, const RunStory& story) {
+  open_section(html, "details", "Details");
+  open_details(html, "Rounds");
+  open_table(html);
+  head_row(html, {"round", "planned", "took", "last update", "mean took", "participants (share)",
+                  "missing", "model"});
+  for (const auto& [number, round] : story.rounds) {
+    std::vector<FacilityName> missing;
+    for (const auto& [name, reason] : round.missing) missing.push_back(name);
+    row(html, {round.evaluates ? "evaluation" : std::to_string(number),
+               round.planned ? format_utc(*round.planned) : "-",
+               took(round.planned, round.published), round.last ? round.last->str() : "-",
+               took(round.frozen, round.published), participants_text(round), names_text(missing),
+               round.model_sha256.empty() ? "-" : round.model_sha256.substr(0, 16)});
+  }
+  close_table(html);
+  html.close();
+  for (const std::string& text : story.notes) note(html, text);
+  html.close();
+}
+
+}  // namespace
+
+std::string format_html(const RunStory& story, std::optional<std::chrono::seconds> refresh) {
+  HtmlWriter html;
+  html.markup("<!DOCTYPE html>\n");
+  html.open("html", {{"lang", "en"}});
+  html.open("head");
+  html.empty("meta", {{"charset", "utf-8"}});
+  html.empty("meta", {{"http-equiv", "Content-Security-Policy"},
+                      {"content",
+                       "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+                       "base-uri 'none'; form-action 'none'"}});
+  html.empty("meta", {{"name", "viewport"}, {"content", "width=device-width, initial-scale=1"}});
+  html.empty("meta", {{"name", "referrer"}, {"content", "no-referrer"}});
+  if (refresh)
+    html.empty("meta", {{"http-equiv", "refresh"}, {"content", std::to_string(refresh->count())}});
+  html.element("title", story.project + " run " + story.run + ": " + story.state);
+  html.open("style");
+  html.markup(kStyle);
+  html.close();
+  html.close();
+  html.open("body");
+  html.open("main");
+  write_head(html, story);
+  write_needs(html, story);
+  write_tiles(html, story);
+  write_learning(html, story);
+  write_time(html, story);
+  write_cost(html, story);
+  write_trouble(html, story);
+  write_trust(html, story);
+  write_rounds(html, story);
+  html.close();
+  html.close();
+  html.close();
+  html.markup("\n");
+  return html.take();
+}
+
+}  // namespace xffl::report

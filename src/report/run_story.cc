@@ -1,0 +1,524 @@
+#include "xffl/report/run_story.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+#include <variant>
+
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+#include "xffl/base/log.h"
+
+namespace xffl::report {
+namespace {
+
+using std::chrono::nanoseconds;
+
+Time time_of(const history::RecordedEvent& recorded) {
+  const std::optional<Time> time = parse_utc(recorded.time_utc);
+  if (!time)
+    throw Error(ErrorKind::kCorrupt,
+                "event " + std::to_string(recorded.seq) +
+                    " of the journal has no time: " + log::printable(recorded.time_utc, 80));
+  return *time;
+}
+
+// Folds the events, in their order. One handler per kind that the story shows.
+class Folding {
+ public:
+  explicit Folding(RunStory& story) : story_(story) {}
+
+  void add(const history::RecordedEvent& recorded) {
+    scope_ = recorded.scope;
+    time_ = time_of(recorded);
+    if (story_.num_events == 0) story_.first_event = time_;
+    std::visit([this](const auto& event) { on(event); }, recorded.event);
+    story_.last_event = time_;
+    story_.num_events = recorded.seq;
+  }
+
+  // The consequences of incidents, known after the last event.
+  void finish() {
+    for (size_t i = 0; i < story_.incidents.size(); ++i)
+      if (Incident& incident = story_.incidents[i]; incident.followed.empty())
+        incident.followed = consequence(incident);
+  }
+
+ private:
+  template <class Other>
+  void on(const Other&) {}
+
+  void on(const history::RunCreated& event) {
+    story_.project = event.project;
+    story_.config_sha256 = event.config_sha256;
+    begin_coordinator();
+  }
+  void on(const history::ConfigChanged& event) { story_.config_sha256 = event.config_sha256; }
+  void on(const history::ModelImported& event) { story_.model_sha256 = event.model_sha256; }
+  void on(const history::RunResumed&) {
+    if (!story_.coordinators.empty() && story_.coordinators.back().end.empty()) {
+      CoordinatorStory& last = story_.coordinators.back();
+      last.end = "no reason on record: killed, or the machine crashed";
+      Incident& incident = report("coordinator ended", last.end);
+      incident.time = story_.last_event;
+      incident.followed = "continued at " + format_utc(time_);
+    }
+    for (Incident& incident : story_.incidents)
+      if (incident.kind == "run stopped" && incident.followed.empty())
+        incident.followed = "continued at " + format_utc(time_);
+    begin_coordinator();
+  }
+  void on(const history::RunStopped& event) {
+    end_coordinator("stopped (" + event.kind + ")");
+    report("run stopped", event.reason);
+  }
+  void on(const history::RunCompleted& event) {
+    end_coordinator("the run is complete");
+    story_.model_sha256 = event.model_sha256;
+  }
+  void on(const history::RunCancelled&) { end_coordinator("the run was cancelled"); }
+
+  void on(const history::FacilityPaused& event) { report("facility paused", event.reason); }
+  void on(const history::FacilityResumed&) {
+    for (Incident& incident : story_.incidents)
+      if (incident.kind == "facility paused" && incident.facility == scope_.facility &&
+          incident.followed.empty())
+        incident.followed = "resumed at " + format_utc(time_);
+  }
+  void on(const history::FacilityLeft& event) { report("facility left", event.reason); }
+  void on(const history::FacilityJoined&) {
+    for (Incident& incident : story_.incidents)
+      if (incident.kind == "facility left" && incident.facility == scope_.facility &&
+          incident.followed.empty())
+        incident.followed = "joined again at " + format_utc(time_);
+  }
+
+  void on(const history::RoundPlanned& event) {
+    RoundStory& round = this->round();
+    round.planned = time_;
+    round.members = event.facilities;
+    round.evaluates = event.evaluates;
+    for (const FacilityName& name : event.facilities)
+      if (std::find(story_.facilities.begin(), story_.facilities.end(), name) ==
+          story_.facilities.end())
+        story_.facilities.push_back(name);
+  }
+  void on(const history::ParticipantsFrozen&) {
+    RoundStory& round = this->round();
+    round.frozen = time_;
+    std::optional<Time> last;
+    for (const AttemptStory& attempt : story_.attempts)
+      if (attempt.round == scope_.round && attempt.outcome == Outcome::kAccepted &&
+          (!last || *attempt.ended >= *last)) {
+        last = attempt.ended;
+        round.last = attempt.facility;
+      }
+  }
+  void on(const history::Aggregated& event) {
+    round().aggregated = time_;
+    round().model_sha256 = event.model_sha256;
+    round().master_sha256 = event.master_sha256;
+  }
+  void on(const history::Published& event) {
+    round().published = time_;
+    story_.model_sha256 = event.model_sha256;
+    story_.rounds_published = std::max(story_.rounds_published, scope_.round);
+  }
+  void on(const history::FacilityMissing& event) {
+    if (scope_.facility) round().missing[*scope_.facility] = event.reason;
+    report("facility missing", event.reason);
+  }
+
+  void on(const history::AttemptOpened&) {
+    if (!scope_.facility) return;
+    AttemptStory attempt;
+    attempt.round = scope_.round;
+    attempt.facility = *scope_.facility;
+    attempt.number = scope_.attempt;
+    attempt.opened = time_;
+    newest_[{scope_.round, *scope_.facility, scope_.attempt}] = story_.attempts.size();
+    story_.attempts.push_back(std::move(attempt));
+  }
+  void on(const history::Pushed& event) {
+    AttemptStory* attempt = this->attempt();
+    if (attempt == nullptr) return;
+    attempt->pushed = time_;
+    attempt->moved_bytes = event.moved_bytes;
+    attempt->whole_bytes = event.whole_bytes;
+    attempt->push_seconds = event.seconds;
+  }
+  void on(const history::Submitted& event) {
+    AttemptStory* attempt = this->attempt();
+    if (attempt == nullptr) return;
+    attempt->submitted = time_;
+    attempt->job_id = event.job_id.str();
+  }
+  void on(const history::AttemptFailed& event) {
+    if (AttemptStory* attempt = this->attempt()) {
+      attempt->ended = time_;
+      attempt->outcome = Outcome::kFailed;
+      attempt->reason = event.reason;
+      attempt->usage = event.usage;
+    }
+    report("attempt failed", event.reason);
+  }
+  void on(const history::UpdateAccepted& event) {
+    AttemptStory* attempt = this->attempt();
+    if (attempt == nullptr) return;
+    attempt->ended = time_;
+    attempt->outcome = Outcome::kAccepted;
+    attempt->report = event.report;
+    if (event.change > 0) attempt->change = event.change;
+    attempt->usage = event.usage;
+    round().missing.erase(attempt->facility);
+  }
+  void on(const history::UpdateLost& event) {
+    if (AttemptStory* attempt = this->attempt()) {
+      attempt->outcome = Outcome::kLost;
+      attempt->reason = event.reason;
+    }
+    report("update lost", event.reason);
+  }
+
+  RoundStory& round() {
+    RoundStory& round = story_.rounds[scope_.round];
+    round.number = scope_.round;
+    return round;
+  }
+  AttemptStory* attempt() {
+    if (!scope_.facility) return nullptr;
+    const auto found = newest_.find({scope_.round, *scope_.facility, scope_.attempt});
+    return found == newest_.end() ? nullptr : &story_.attempts[found->second];
+  }
+  Incident& report(std::string kind, std::string reason) {
+    const AttemptStory* own = attempt();
+    story_.incidents.push_back({time_, scope_.round, scope_.facility, scope_.attempt,
+                                own == nullptr ? "" : own->job_id, std::move(kind),
+                                std::move(reason), ""});
+    return story_.incidents.back();
+  }
+  void begin_coordinator() { story_.coordinators.push_back({time_, {}, ""}); }
+  void end_coordinator(std::string reason) {
+    if (story_.coordinators.empty()) return;
+    story_.coordinators.back().ended = time_;
+    story_.coordinators.back().end = std::move(reason);
+  }
+
+  std::string consequence(const Incident& incident) const {
+    if (!incident.facility || incident.round == 0) return "";
+    std::string followed;
+    for (const AttemptStory& attempt : story_.attempts)
+      if (attempt.round == incident.round && attempt.facility == *incident.facility &&
+          attempt.number > incident.attempt && *attempt.opened >= incident.time) {
+        followed = "attempt " + std::to_string(attempt.number) + ": " +
+                   std::string(name_of(attempt.outcome));
+        break;
+      }
+    const auto round = story_.rounds.find(incident.round);
+    if (round == story_.rounds.end()) return followed;
+    const bool is_missing = round->second.missing.contains(*incident.facility);
+    if (followed.empty() && is_missing)
+      followed = round->second.published ? "the round was averaged without the facility"
+                                         : "the facility is missing in the round";
+    return followed;
+  }
+
+  RunStory& story_;
+  history::EventScope scope_;
+  Time time_;
+  std::map<std::tuple<int, FacilityName, int>, size_t> newest_;  // indices into attempts
+};
+
+// A time of the facility's clock, by this machine's clock.
+Time local_time(int64_t seconds, const job::JobUsage& usage) {
+  const std::chrono::duration<double> offset(usage.clock_offset.value_or(0));
+  return Time(std::chrono::seconds(seconds)) - std::chrono::duration_cast<Time::duration>(offset);
+}
+
+// Appends the spans of an attempt, one after the other. A moment before its predecessor counts as
+// its predecessor, and one after the attempt's end as the end.
+class Spans {
+ public:
+  Spans(AttemptStory& attempt, Time end, int& anomalies)
+      : attempt_(attempt), at_(*attempt.opened), end_(std::max(end, at_)), anomalies_(anomalies) {}
+
+  void until(Phase phase, Time moment) {
+    // The clocks are compared with an error of up to a second.
+    if (moment + std::chrono::seconds(1) < at_ || moment > end_ + std::chrono::seconds(1))
+      ++anomalies_;
+    moment = std::clamp(moment, at_, end_);
+    if (moment > at_) attempt_.spans.push_back({phase, at_, moment});
+    at_ = moment;
+  }
+  Time end() const { return end_; }
+
+ private:
+  AttemptStory& attempt_;
+  Time at_;
+  const Time end_;
+  int& anomalies_;
+};
+
+void add_spans(AttemptStory& attempt, const RoundStory& round, Time now, int& anomalies) {
+  const Time end = attempt.ended.value_or(now);
+  Spans spans(attempt, end, anomalies);
+  if (attempt.outcome == Outcome::kFailed || attempt.outcome == Outcome::kLost) {
+    spans.until(Phase::kLost, spans.end());
+    return;
+  }
+  spans.until(Phase::kSending, attempt.submitted.value_or(spans.end()));
+  if (!attempt.submitted) return;
+  if (attempt.usage && !attempt.usage->starts.empty()) {
+    const job::JobUsage& usage = *attempt.usage;
+    // A requeued job waits from its submission to its last start.
+    const job::JobStart& start = usage.starts.back();
+    spans.until(Phase::kQueue, local_time(start.start, usage));
+    if (start.train) spans.until(Phase::kLoading, local_time(*start.train, usage));
+    if (start.trained) spans.until(Phase::kTraining, local_time(*start.trained, usage));
+    spans.until(Phase::kFetching, spans.end());
+  } else {
+    spans.until(Phase::kJob, spans.end());
+  }
+  if (attempt.outcome == Outcome::kAccepted && round.frozen && *round.frozen > spans.end())
+    attempt.spans.push_back({Phase::kWaiting, spans.end(), *round.frozen});
+}
+
+bool has_ended(const RunStory& story) {
+  return story.state == "completed" || story.state == "cancelled";
+}
+
+void add_stop(RunStory& story, const history::RunState& state) {
+  if (story.state != "stopped") return;
+  const std::string command = "xffl run --run " + story.run;
+  if (state.stopped)
+    story.needs.push_back({"The run stopped at " + state.stopped->time_utc + " (" +
+                               state.stopped->kind + "): " + state.stopped->reason,
+                           command});
+  else
+    story.needs.push_back(
+        {"No coordinator holds the run, and the last one left no reason: it was killed, or the "
+         "machine crashed.",
+         command});
+}
+
+void add_needs(RunStory& story, const history::RunState& state, const StoryContext& context) {
+  if (has_ended(story)) return;
+  add_stop(story, state);
+  for (const auto& [name, reason] : state.paused)
+    story.needs.push_back({name.str() + " is PAUSED: " + reason, "xffl resume " + name.str()});
+  for (const auto& [name, credential] : context.credentials)
+    story.needs.push_back({"The certificate of " + name.str() +
+                               (credential.ends <= context.now ? " expired at " : " ends at ") +
+                               format_utc(credential.ends) + ".",
+                           credential.renew});
+  for (const auto& [name, activity] : story.live)
+    if (activity.activity.find("needs you") != std::string::npos)
+      story.needs.push_back({name.str() + ": " + activity.activity, "xffl login " + name.str()});
+  if (story.rounds.empty()) return;
+  const RoundStory& newest = story.rounds.rbegin()->second;
+  if (newest.published) return;
+  for (const auto& [name, reason] : newest.missing)
+    story.needs.push_back(
+        {name.str() + " is missing in round " + std::to_string(newest.number) + ": " + reason,
+         "xffl resume " + name.str()});
+}
+
+std::string without_digits(std::string_view text) {
+  std::string shown;
+  for (const char c : text)
+    if (c < '0' || c > '9')
+      shown += c;
+    else if (shown.empty() || shown.back() != '#')
+      shown += '#';
+  return shown;
+}
+
+}  // namespace
+
+std::string_view name_of(Phase phase) {
+  switch (phase) {
+    case Phase::kSending:
+      return "sending and submitting";
+    case Phase::kQueue:
+      return "queue";
+    case Phase::kLoading:
+      return "start of the job";
+    case Phase::kTraining:
+      return "training and measuring";
+    case Phase::kFetching:
+      return "checking and fetching";
+    case Phase::kJob:
+      return "queue and job, not told apart";
+    case Phase::kLost:
+      return "lost attempts";
+    case Phase::kWaiting:
+      return "waiting for other facilities";
+  }
+  return "";
+}
+
+std::string_view name_of(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kOpen:
+      return "in progress";
+    case Outcome::kAccepted:
+      return "accepted";
+    case Outcome::kFailed:
+      return "failed";
+    case Outcome::kLost:
+      return "update lost";
+  }
+  return "";
+}
+
+nanoseconds RunStory::elapsed() const {
+  const Time end = state == "running" ? std::max(written, last_event) : last_event;
+  return std::max(nanoseconds(0), nanoseconds(end - first_event));
+}
+
+RunStory make_story(const std::vector<history::StoredEvent>& events, const StoryContext& context) {
+  const history::RunState state = history::replay(events);
+  RunStory story;
+  story.run = context.run;
+  story.version = context.version;
+  story.coordinator = context.coordinator;
+  story.rounds_planned = context.rounds_planned;
+  story.written = context.now;
+  story.live = context.live;
+  story.state = state.cancelled               ? "cancelled"
+                : state.completed             ? "completed"
+                : context.coordinator.empty() ? "stopped"
+                                              : "running";
+  Folding folding(story);
+  for (const history::StoredEvent& event : events) folding.add(history::decode(event));
+  folding.finish();
+  std::sort(story.facilities.begin(), story.facilities.end());
+  for (auto& [number, round] : story.rounds)
+    if (const auto found = state.rounds.find(number); found != state.rounds.end())
+      round.participants = found->second.participants;
+  if (!story.coordinators.empty() && story.coordinators.back().end.empty() &&
+      story.coordinator.empty())
+    story.coordinators.back().end = "no reason on record: killed, or the machine crashed";
+  const Time now =
+      story.state == "running" ? std::max(story.written, story.last_event) : story.last_event;
+  for (AttemptStory& attempt : story.attempts)
+    add_spans(attempt, story.rounds[attempt.round], now, story.clock_anomalies);
+  story.losses = status::global_losses(state);
+  add_needs(story, state, context);
+  return story;
+}
+
+RunStory collect_story(const history::RunFolder& folder, StoryContext context) {
+  if (!std::filesystem::exists(folder.journal()))
+    throw Error(ErrorKind::kNotFound,
+                "no run exists in " + folder.path().string() + ": start one with `xffl run`");
+  context.run = folder.run().str();
+  context.coordinator = history::lock_holder(folder.journal());
+  if (!context.coordinator.empty()) context.live = history::read_activities(folder.live());
+  RunStory story = make_story(history::read_events(folder.journal()), context);
+  uint64_t left = kMaxMetricsBytes;
+  int unread = 0;
+  std::string problem;
+  for (auto it = story.attempts.rbegin(); it != story.attempts.rend(); ++it) {
+    if (it->outcome != Outcome::kAccepted || !it->report || it->report->steps == 0) continue;
+    const std::filesystem::path path = folder.metrics(it->round, it->facility, it->number);
+    try {
+      const RegularFile file = open_regular(path);
+      if (file.size_bytes > left) {
+        ++unread;
+        problem = "the report reads at most 64 MiB of metrics, the newest rounds first";
+        continue;
+      }
+      std::string text(file.size_bytes, '\0');
+      text.resize(read_at(file.fd.get(), 0, std::as_writable_bytes(std::span(text)), path));
+      left -= text.size();
+      std::vector<StepLoss>& losses = story.step_losses[it->facility];
+      const std::vector<StepLoss> own = parse_metrics(text);
+      losses.insert(losses.end(), own.begin(), own.end());
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::kNotFound) continue;  // of an earlier release, or removed
+      ++unread;
+      problem = error.what();
+    }
+  }
+  if (unread > 0)
+    story.notes.push_back(std::to_string(unread) + " files of metrics were not read: " + problem);
+  for (auto& [name, losses] : story.step_losses)
+    std::stable_sort(losses.begin(), losses.end(),
+                     [](const StepLoss& a, const StepLoss& b) { return a.step < b.step; });
+  return story;
+}
+
+std::vector<StepLoss> parse_metrics(std::string_view text) {
+  constexpr size_t kMaxLine = 1 << 16;
+  std::vector<StepLoss> losses;
+  while (!text.empty()) {
+    const size_t end = text.find('\n');
+    if (end == std::string_view::npos) break;  // a torn line
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(end + 1);
+    if (line.size() > kMaxLine || line.find("\"loss\"") == std::string_view::npos) continue;
+    try {
+      const Json json = parse_json(line, "metrics");
+      JsonObject object(json, "metrics");
+      const StepLoss loss{object.integer("step", 0, int64_t{1} << 53), object.number("loss")};
+      if (std::abs(loss.loss) < 1e30) losses.push_back(loss);
+    } catch (const Error&) {  // a line of another program
+    }
+  }
+  return losses;
+}
+
+std::map<Phase, nanoseconds> time_by_phase(const RunStory& story, const FacilityName& facility) {
+  std::map<Phase, nanoseconds> times;
+  for (const AttemptStory& attempt : story.attempts)
+    if (attempt.facility == facility)
+      for (const Span& span : attempt.spans) times[span.phase] += span.end - span.begin;
+  return times;
+}
+
+std::vector<MeanLoss> mean_losses(const RunStory& story) {
+  std::set<std::pair<FacilityName, std::string>> sets;
+  std::map<int, std::vector<const status::GlobalLoss*>> rounds;
+  for (const status::GlobalLoss& loss : story.losses) {
+    sets.insert({loss.facility, loss.set});
+    rounds[loss.round].push_back(&loss);
+  }
+  std::vector<MeanLoss> means;
+  for (const auto& [round, losses] : rounds) {
+    if (losses.size() != sets.size()) continue;
+    double sum = 0, tokens = 0;
+    for (const status::GlobalLoss* loss : losses) {
+      sum += loss->nll * static_cast<double>(loss->tokens);
+      tokens += static_cast<double>(loss->tokens);
+    }
+    if (tokens > 0) means.push_back({round, sum / tokens});
+  }
+  return means;
+}
+
+std::vector<IncidentGroup> grouped(const std::vector<Incident>& incidents) {
+  std::map<std::pair<std::string, std::string>, size_t> known;
+  std::vector<IncidentGroup> groups;
+  std::vector<std::set<FacilityName>> facilities;
+  for (const Incident& incident : incidents) {
+    const auto [found, is_new] =
+        known.try_emplace({incident.kind, without_digits(incident.reason)}, groups.size());
+    if (is_new) {
+      groups.push_back({incident.kind, incident.reason, 0, {}});
+      facilities.emplace_back();
+    }
+    ++groups[found->second].count;
+    if (incident.facility) facilities[found->second].insert(*incident.facility);
+  }
+  for (size_t i = 0; i < groups.size(); ++i)
+    groups[i].facilities.assign(facilities[i].begin(), facilities[i].end());
+  std::stable_sort(
+      groups.begin(), groups.end(),
+      [](const IncidentGroup& a, const IncidentGroup& b) { return a.count > b.count; });
+  return groups;
+}
+
+}  // namespace xffl::report

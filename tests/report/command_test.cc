@@ -1,0 +1,79 @@
+// `xffl report` on a run of an earlier release, which was killed in its second round.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "support/temp_dir.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+#include "xffl/base/process.h"
+
+namespace xffl {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class ReportCommand : public testing::Test {
+ protected:
+  ReportCommand() {
+    const ProcessResult result = run_process(
+        {.argv = {"tar", "-xzf", XFFL_SOURCE_DIR "/tests/golden/run/killed_in_round_2.tar.gz", "-C",
+                  folder_.path().string()}});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
+  ProcessResult report(std::vector<std::string> arguments) const {
+    std::vector<std::string> argv = {XFFL_BINARY_DIR "/bin/xffl", "report", "-p",
+                                     (folder_ / "project").string()};
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    return run_process({.argv = argv, .timeout = std::chrono::seconds(120)});
+  }
+  fs::path page() const { return folder_ / "project/runs/0001/report.html"; }
+
+  test::TempDir folder_;
+};
+
+TEST_F(ReportCommand, WritesTheDefaultFileAndOverwritesIt) {
+  for (int time = 0; time < 2; ++time) {
+    const ProcessResult result = report({});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("runs/0001/report.html"));
+  }
+  const std::string text = read_file(page(), 1 << 20);
+  EXPECT_THAT(text, HasSubstr("xffl run --run 0001"));
+  EXPECT_THAT(text, HasSubstr("complete up to event 24 "));
+  for (const auto& entry : fs::directory_iterator(page().parent_path()))
+    EXPECT_NE(entry.path().extension(), ".tmp") << entry.path();
+}
+
+TEST_F(ReportCommand, PrintsTextAndJson) {
+  const ProcessResult text = report({"--text"});
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("killed, or the machine crashed"));
+  const ProcessResult json = report({"--json"});
+  ASSERT_EQ(json.exit_code, 0) << json.err;
+  const Json parsed = parse_json(json.out, "report");
+  EXPECT_EQ(parsed.at("schema"), 1);
+  EXPECT_EQ(parsed.at("rounds_published"), 1);
+  EXPECT_FALSE(fs::exists(page()));
+}
+
+TEST_F(ReportCommand, WatchEndsWithoutACoordinator) {
+  const ProcessResult result = report({"--watch", "1", "--output", (folder_ / "x.html").string()});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(read_file(folder_ / "x.html", 1 << 20).find("http-equiv=\"refresh\""),
+            std::string::npos);
+}
+
+TEST_F(ReportCommand, AnOutputThatCannotBeWrittenIsAnErrorOfTheCommand) {
+  for (const char* path : {"/proc/report.html", "/dev/full/x.html", "/nowhere/report.html"}) {
+    const ProcessResult result = report({"--output", path});
+    EXPECT_NE(result.exit_code, 0) << path;
+    EXPECT_THAT(result.err, HasSubstr("while writing the report")) << path;
+    EXPECT_THAT(result.err, HasSubstr(path)) << path;
+  }
+}
+
+}  // namespace
+}  // namespace xffl

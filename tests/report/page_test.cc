@@ -1,0 +1,163 @@
+// The page, the text and the JSON of a run's story.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "report/synthetic_run.h"
+#include "run/small_federation.h"
+#include "xffl/base/json.h"
+#include "xffl/report/format.h"
+
+namespace xffl::report {
+namespace {
+
+using test::SyntheticRun;
+using testing::HasSubstr;
+using testing::Not;
+
+// The tags that are open or closed in another order than they should; empty: none.
+std::string unbalanced(const std::string& page) {
+  std::vector<std::string> open;
+  for (size_t i = page.find('<'); i != std::string::npos; i = page.find('<', i + 1)) {
+    if (page[i + 1] == '!') continue;
+    const size_t end = page.find('>', i);
+    if (end == std::string::npos) return "a tag does not end";
+    if (page[end - 1] == '/') continue;
+    const bool closes = page[i + 1] == '/';
+    const size_t begin = i + 1 + closes;
+    const std::string tag = page.substr(begin, page.find_first_of(" >", begin) - begin);
+    if (!closes) {
+      open.push_back(tag);
+    } else {
+      if (open.empty() || open.back() != tag) return "</" + tag + ">";
+      open.pop_back();
+    }
+  }
+  return open.empty() ? "" : "<" + open.back() + ">";
+}
+
+constexpr const char* kHostile =
+    "\"><script>alert(1)</script></title><img src=x onerror=alert(2)>\x1b]0;x\a\xe2\x80\xae";
+
+RunStory hostile_story() {
+  SyntheticRun run(3);
+  run.plan(1, 2);
+  run.open(1, 0);
+  run.open(1, 1);
+  run.fail(1, 0, 1, kHostile);
+  run.open(1, 0, 2);
+  run.accept(1, 0, 2);
+  run.accept(1, 1);
+  run.publish(1, {0, 1});
+  run.add({0, SyntheticRun::name(1)}, history::FacilityPaused{kHostile});
+  run.add({}, history::RunStopped{"io", kHostile});
+  RunStory story = run.story();
+  story.losses.at(0).set = "x\"><script>alert(3)</script>";  // the journal refuses such a name
+  return story;
+}
+
+TEST(Page, HasItsPolicyAndNoScript) {
+  SyntheticRun run(3);
+  run.round(1, 2);
+  const std::string page = format_html(run.story());
+  EXPECT_THAT(page, HasSubstr("http-equiv=\"Content-Security-Policy\" content=\"default-src "
+                              "&#39;none&#39;; style-src &#39;unsafe-inline&#39;"));
+  EXPECT_THAT(page, Not(HasSubstr("<script")));
+  EXPECT_THAT(page, Not(HasSubstr("http://")));
+  EXPECT_THAT(page, Not(HasSubstr("https://")));
+  EXPECT_THAT(page, Not(HasSubstr("http-equiv=\"refresh\"")));
+  EXPECT_EQ(unbalanced(page), "");
+  for (const char* id : {"needs", "learning", "time", "cost", "trouble", "trust", "details"})
+    EXPECT_THAT(page, HasSubstr("<section id=\"" + std::string(id) + "\""));
+  EXPECT_THAT(page, HasSubstr("4.0000 (54.60)")) << "the loss of the initial model";
+  EXPECT_THAT(page, HasSubstr("not measured")) << "the loss of model 1";
+}
+
+TEST(Page, RefreshesOnRequest) {
+  SyntheticRun run(3);
+  run.round(1, 2);
+  EXPECT_THAT(format_html(run.story("pid 7"), std::chrono::seconds(60)),
+              HasSubstr("http-equiv=\"refresh\" content=\"60\""));
+}
+
+TEST(Page, EscapesHostileText) {
+  const std::string page = format_html(hostile_story());
+  EXPECT_EQ(unbalanced(page), "");
+  for (const char* harm : {"<script", "<img", "\x1b", "\xe2\x80\xae"})
+    EXPECT_THAT(page, Not(HasSubstr(harm)));
+  EXPECT_THAT(page, HasSubstr("&lt;script&gt;alert(1)")) << "the reason";
+  EXPECT_THAT(page, HasSubstr("&lt;script&gt;alert(3)")) << "the set";
+  EXPECT_THAT(page, HasSubstr("xffl resume site1"));
+}
+
+TEST(Text, HasNoControlsAndSaysWhatIsOpen) {
+  const std::string text = format_text(hostile_story());
+  for (const char harm : {'\x1b', '\a'}) EXPECT_EQ(text.find(harm), std::string::npos);
+  EXPECT_THAT(text, HasSubstr("xffl resume site1"));
+  EXPECT_THAT(text, HasSubstr("1 x attempt failed site0"));
+  EXPECT_THAT(text, HasSubstr("attempt 2: accepted"));
+}
+
+TEST(Json, BeginsWithItsSchema) {
+  const std::string text = format_json(hostile_story());
+  const Json json = parse_json(text, "report");
+  EXPECT_EQ(json.begin().key(), "schema");
+  EXPECT_EQ(json.at("schema"), 1);
+  EXPECT_EQ(json.at("attempts").size(), 3u);
+  EXPECT_EQ(json.at("incidents").at(0).at("followed"), "attempt 2: accepted");
+  EXPECT_TRUE(json.at("attempts").at(0).at("change").is_null()) << "not measured, not 0";
+}
+
+TEST(Report, OfTheSameStoryHasTheSameBytes) {
+  EXPECT_EQ(format_html(hostile_story()), format_html(hostile_story()));
+  EXPECT_EQ(format_json(hostile_story()), format_json(hostile_story()));
+  EXPECT_EQ(format_text(hostile_story()), format_text(hostile_story()));
+}
+
+TEST(Report, OfAnEmptyRunSaysSo) {
+  const std::string page = format_html(SyntheticRun().story());
+  EXPECT_EQ(unbalanced(page), "");
+  EXPECT_THAT(page, HasSubstr("Not measured: no facility has reported a validation loss."));
+}
+
+TEST(Page, OfAHundredRoundsIsSmall) {
+  SyntheticRun run(100);
+  for (int round = 1; round <= 100; ++round) run.round(round, 8);
+  const std::string page = format_html(run.story());
+  EXPECT_LT(page.size(), 1'000'000u);
+  EXPECT_EQ(unbalanced(page), "");
+}
+
+class Federation : public test::SmallFederation {};
+
+TEST_F(Federation, HasAReportOfItsRun) {
+  run("", 2);
+  StoryContext context;
+  context.rounds_planned = 2;
+  context.now = clock_.utc();
+  const RunStory story = collect_story(run_folder(), context);
+  EXPECT_EQ(story.state, "completed");
+  EXPECT_EQ(story.rounds_published, 2);
+  EXPECT_EQ(story.losses.size(), 3u) << "models 0 to 2";
+  const std::string page = format_html(story);
+  EXPECT_EQ(unbalanced(page), "");
+  EXPECT_THAT(page, HasSubstr("2.0000 (7.39)"));
+}
+
+TEST_F(Federation, KeepsTheLossesOfArchivedMetrics) {
+  run("", 1);
+  write_file_atomic(run_folder().metrics(1, FacilityName("brno"), 1),
+                    "{\"step\": 2, \"loss\": 2.5}\n{\"step\": 1, \"loss\": 3.5}\ntorn");
+  const auto alba = run_folder().metrics(1, FacilityName("alba"), 1);
+  std::filesystem::remove(alba);
+  std::filesystem::create_symlink("/dev/zero", alba);
+  const RunStory story = collect_story(run_folder(), {});
+  const std::vector<StepLoss>& losses = story.step_losses.at(FacilityName("brno"));
+  ASSERT_EQ(losses.size(), 2u);
+  EXPECT_EQ(losses[0].loss, 3.5);
+  EXPECT_FALSE(story.step_losses.contains(FacilityName("alba")));
+  ASSERT_EQ(story.notes.size(), 1u);
+  EXPECT_THAT(story.notes[0], HasSubstr("1 files of metrics were not read"));
+}
+
+}  // namespace
+}  // namespace xffl::report

@@ -1,0 +1,155 @@
+#include "xffl/report/run_story.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "report/synthetic_run.h"
+#include "xffl/base/file.h"
+
+namespace xffl::report {
+namespace {
+
+using std::chrono::seconds;
+using test::SyntheticRun;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST(RunStory, OfAFirstRoundInProgressHasNoFiguresYet) {
+  SyntheticRun run(3);
+  run.plan(1, 2);
+  const RunStory story = run.story("pid 7 on host");
+  EXPECT_EQ(story.state, "running");
+  EXPECT_EQ(story.rounds_published, 0);
+  EXPECT_THAT(story.losses, IsEmpty());
+  EXPECT_THAT(story.attempts, IsEmpty());
+  EXPECT_THAT(mean_losses(story), IsEmpty());
+  EXPECT_THAT(story.needs, IsEmpty());
+}
+
+TEST(RunStory, TellsThePhasesOfAJobWithTimesApart) {
+  SyntheticRun run;
+  run.round(1, 2);
+  const RunStory story = run.story();
+  const auto times = time_by_phase(story, SyntheticRun::name(0));
+  // The fixture's job: submitted 30 s after its opening, times as in SyntheticRun::usage().
+  EXPECT_EQ(times.at(Phase::kSending), seconds(30));
+  EXPECT_EQ(times.at(Phase::kQueue), seconds(20));
+  EXPECT_EQ(times.at(Phase::kLoading), seconds(5));
+  EXPECT_EQ(times.at(Phase::kTraining), seconds(70));
+  EXPECT_EQ(times.at(Phase::kFetching), seconds(15));
+  EXPECT_EQ(times.at(Phase::kWaiting), seconds(10 + 30 + 110 + 10)) << "for site1";
+  EXPECT_FALSE(times.contains(Phase::kJob));
+  EXPECT_EQ(story.clock_anomalies, 0);
+  EXPECT_EQ(story.rounds.at(1).last, SyntheticRun::name(1));
+}
+
+TEST(RunStory, AJobWithoutTimesIsNotToldApart) {
+  SyntheticRun run;
+  run.plan(1, 1);
+  run.open(1, 0);
+  run.add({1, SyntheticRun::name(0), 1},
+          history::UpdateAccepted{SyntheticRun::hash('1'), run.report(1, 0, 1), 0, {}},
+          seconds(100));
+  const RunStory story = run.story();
+  const auto times = time_by_phase(story, SyntheticRun::name(0));
+  EXPECT_EQ(times.at(Phase::kJob), seconds(100));
+  EXPECT_FALSE(times.contains(Phase::kQueue));
+  EXPECT_FALSE(times.contains(Phase::kTraining));
+  EXPECT_FALSE(story.attempts.at(0).change) << "0 means not measured";
+}
+
+// The facility's clock is a day ahead, with and without a measured offset.
+TEST(RunStory, ClocksThatDifferGiveNoNegativeTimes) {
+  for (const bool is_measured : {true, false}) {
+    SyntheticRun run;
+    run.plan(1, 1);
+    run.open(1, 0);
+    job::JobUsage usage = run.usage();
+    job::JobStart& start = usage.starts[0];
+    for (int64_t* time : {&start.start, &*start.train, &*start.trained}) *time += 86400;
+    usage.clock_offset = is_measured ? std::optional(86400.0) : std::nullopt;
+    run.add({1, SyntheticRun::name(0), 1},
+            history::UpdateAccepted{SyntheticRun::hash('1'), run.report(1, 0, 1), 0, usage},
+            seconds(110));
+    const RunStory story = run.story();
+    for (const Span& span : story.attempts.at(0).spans) EXPECT_LT(span.begin, span.end);
+    const auto times = time_by_phase(story, SyntheticRun::name(0));
+    if (is_measured) {
+      EXPECT_EQ(times.at(Phase::kTraining), seconds(70));
+      EXPECT_EQ(story.clock_anomalies, 0);
+    } else {
+      EXPECT_FALSE(times.contains(Phase::kTraining));
+      EXPECT_GT(story.clock_anomalies, 0);
+    }
+  }
+}
+
+TEST(RunStory, HasIncidentsWithTheirConsequences) {
+  SyntheticRun run;
+  run.plan(1, 2);
+  run.open(1, 0);
+  run.open(1, 1);
+  run.fail(1, 0, 1, "job 4110 ended with exit code 1");
+  run.open(1, 0, 2);
+  run.accept(1, 0, 2);
+  run.fail(1, 1, 1, "job 4111 ended with exit code 1");
+  run.add({1, SyntheticRun::name(1)}, history::FacilityMissing{"no attempts are left"});
+  run.publish(1, {0});
+  run.add({0, SyntheticRun::name(1)}, history::FacilityPaused{"by a user"});
+  run.add({}, history::RunResumed{});
+  const RunStory story = run.story();
+  ASSERT_EQ(story.incidents.size(), 5u);
+  EXPECT_EQ(story.incidents[0].followed, "attempt 2: accepted");
+  EXPECT_EQ(story.incidents[0].job_id, "4101");
+  EXPECT_EQ(story.incidents[1].followed, "the round was averaged without the facility");
+  EXPECT_EQ(story.incidents[4].kind, "coordinator ended");
+  const std::vector<IncidentGroup> groups = grouped(story.incidents);
+  EXPECT_EQ(groups[0].count, 2) << "reasons that differ in digits";
+  EXPECT_THAT(groups[0].facilities, ElementsAre(SyntheticRun::name(0), SyntheticRun::name(1)));
+  EXPECT_EQ(story.coordinators.size(), 2u);
+  ASSERT_EQ(story.needs.size(), 2u) << "no coordinator, and a pause";
+  EXPECT_EQ(story.needs[1].command, "xffl resume site1");
+}
+
+TEST(RunStory, AStopAsksForItsContinuation) {
+  SyntheticRun run;
+  run.add({}, history::RunStopped{"io", "no space is left"});
+  const RunStory story = run.story();
+  ASSERT_EQ(story.needs.size(), 1u);
+  EXPECT_THAT(story.needs[0].text, HasSubstr("no space is left"));
+  EXPECT_EQ(story.needs[0].command, "xffl run --run 0001");
+  run.add({}, history::RunCancelled{});
+  EXPECT_THAT(run.story().needs, IsEmpty()) << "nothing is to be done for a cancelled run";
+}
+
+TEST(RunStory, AMeanLossNeedsAllSets) {
+  SyntheticRun run;
+  run.round(1, 2);
+  run.plan(2, 2);
+  run.open(2, 0);
+  run.accept(2, 0);
+  EXPECT_EQ(mean_losses(run.story()).size(), 1u) << "model 1 was measured at one facility only";
+  run.open(2, 1);
+  run.accept(2, 1);
+  const std::vector<MeanLoss> means = mean_losses(run.story());
+  ASSERT_EQ(means.size(), 2u);
+  EXPECT_EQ(means[1].round, 1);
+  EXPECT_NEAR(means[1].nll, 3.05, 1e-9);
+}
+
+TEST(Metrics, SkipLinesThatAreNoLosses) {
+  const std::vector<StepLoss> losses = parse_metrics(
+      "{\"step\": 1, \"loss\": 3.5}\n{\"step\": 2, \"validation\": {\"it\": 3}}\n"
+      "{\"step\": 2, \"loss\": null}\n[\"loss\"]\n{\"step\": -1, \"loss\": 1}\n"
+      "{\"step\": 3, \"loss\": 1e999}\n\xff\n\"loss\"" +
+      std::string(1 << 17, 'x') + "\n" +
+      "{\"step\": 4, \"loss\": 2.5, \"other\": {}}\n{\"step\": 5, \"loss\": 2");
+  ASSERT_EQ(losses.size(), 2u);
+  EXPECT_EQ(losses[0].step, 1);
+  EXPECT_EQ(losses[1].step, 4);
+  EXPECT_EQ(losses[1].loss, 2.5);
+}
+
+}  // namespace
+}  // namespace xffl::report
