@@ -56,6 +56,19 @@ TEST_F(Command, ResultDependsOnWeightsNotOnTheOrderOfFolders) {
   EXPECT_EQ(inspect("out0")["parameters_by_dtype"].dump(), R"({"BF16":302400})");
 }
 
+// The order of a sum decides whether a small summand is lost: -1 + 1 + 1e-17, -1 + 1e-17 + 1. The
+// second element of `other` makes other hashes, so that one `other` precedes `one` in the order.
+TEST_F(Command, TheOrderOfEqualModelsWithOtherWeightsDoesNotMatter) {
+  write_model(dir_ / "one", {{"w", {{2}, {1, 1}}}});
+  for (int i = 0; i < 6; ++i) {
+    fs::remove_all(dir_ / "other");
+    write_model(dir_ / "other", {{"w", {{2}, {-1, static_cast<float>(i)}}}});
+    EXPECT_EQ(average({"--dtype", "fp32", "--weights", "1,1,1e-17", "other", "one", "one"}),
+              average({"--dtype", "fp32", "--weights", "1,1e-17,1", "other", "one", "one"}))
+        << i;
+  }
+}
+
 TEST_F(Command, AcceptsAFolderTwiceAndADtype) {
   write_model(dir_ / "a", {{"w", {{2}, {1, 3}}}});
   write_model(dir_ / "b", {{"w", {{2}, {4, 0}}}});

@@ -79,6 +79,21 @@ TEST_F(Program, MasksPromptsWithATokenizerJson) {
             "Che ore sono? Le sei.\n");
 }
 
+TEST_F(Program, ASeedChoosesTheValidationDocuments) {
+  std::ofstream ids(at("ids.txt"));
+  for (int i = 0; i < 40; ++i) ids << "[" << i << "]\n";
+  ids.close();
+  const auto chosen = [&](const std::string& seed) {
+    must({"encode", "--format", "ids", "--no-pack", "--vocab-size", "40", "--sequence-length", "1",
+          "--input", at("ids.txt"), "--output", at("train.tokens"), "--validation-output",
+          at("val.tokens"), "--validation-documents", "8", "--seed", seed});
+    return read_file(at("val.tokens"), 1 << 20);
+  };
+  const std::string first = chosen("1");
+  EXPECT_EQ(chosen("1"), first);
+  EXPECT_NE(chosen("2"), first);
+}
+
 TEST_F(Program, EncodesIdsWithoutATokenizer) {
   std::ofstream(at("ids.txt")) << "[1, 2, 3]\n[4]\n";
   must({"encode", "--format", "ids", "--no-pack", "--vocab-size", "10", "--sequence-length", "4",

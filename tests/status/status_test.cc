@@ -1,0 +1,138 @@
+// The output of `xffl status` for states that a test writes down.
+#include "xffl/status/status.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/temp_dir.h"
+#include "xffl/base/json.h"
+
+namespace xffl::status {
+namespace {
+
+using std::chrono::minutes;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+const FacilityName kAlba("alba"), kBrno("brno");
+
+class Status : public testing::Test {
+ protected:
+  Status() {
+    status_.state = "running";
+    status_.coordinator = "host:1";
+    status_.rounds_planned = 3;
+    status_.folder = dir_ / "runs/0001";
+    status_.run_state.project = "test";
+    for (const FacilityName& name : {kAlba, kBrno}) facility(1, name);
+  }
+
+  history::FacilityState& facility(int round, const FacilityName& name) {
+    return status_.run_state.rounds[round].facilities[name];
+  }
+  history::Attempt& attempt(const FacilityName& name) {
+    return facility(1, name).attempts.emplace_back();
+  }
+  /// An accepted update of `round`, with the losses of the job's input model and of its own model.
+  void accept(int round, const FacilityName& name, double before, double after) {
+    history::Accepted accepted;
+    accepted.facility = name;
+    accepted.attempt = 1;
+    accepted.report.key = {"test", "0001", round, name.str(), 1, std::string(32, 'a')};
+    accepted.report.base_model_sha256 = accepted.update_sha256 = accepted.report.update_sha256 =
+        std::string(64, 'a');
+    accepted.report.trainer = "test";
+    accepted.report.steps = 4;
+    accepted.report.validation = {{"it", 100, before, after}};
+    facility(round, name).attempts.emplace_back().number = 1;
+    facility(round, name).accepted = accepted;
+  }
+  std::string text() const { return format_status(status_); }
+  /// The line that begins with `begin`.
+  std::string line(const std::string& begin) const {
+    const std::string all = "\n" + text();
+    const size_t at = all.find("\n" + begin);
+    if (at == std::string::npos) return "";
+    return all.substr(at + 1, all.find('\n', at + 1) - at - 1);
+  }
+
+  test::TempDir dir_;
+  RunStatus status_;
+};
+
+TEST_F(Status, ShowsTheShareOfAFacilityInTheMean) {
+  history::RoundState& round = status_.run_state.rounds[1];
+  round.participants = {{kAlba, "", 30.0}, {kBrno, "", 10.0}};
+  accept(1, kAlba, 5, 4);
+  accept(1, kBrno, 5, 4);
+  EXPECT_THAT(line("  alba"), HasSubstr(", 75.0 % of the mean"));
+  EXPECT_THAT(line("  brno"), HasSubstr(", 25.0 % of the mean"));
+  const Json json = parse_json(format_status_json(status_), "status");
+  EXPECT_EQ(json["rounds_detail"][0]["facilities"]["brno"]["share"], 0.25);
+}
+
+// The job of round k + 1 evaluates the model of round k before it trains.
+TEST_F(Status, ALossBelongsToTheJobsInputModel) {
+  accept(1, kAlba, 5.5, 4.5);
+  accept(2, kAlba, 4.75, 4.0);
+  const std::vector<GlobalLoss> losses = global_losses(status_.run_state);
+  ASSERT_EQ(losses.size(), 2u);
+  EXPECT_EQ(losses[0].round, 0);
+  EXPECT_EQ(losses[0].nll, 5.5);
+  EXPECT_EQ(losses[1].round, 1);
+  EXPECT_EQ(losses[1].nll, 4.75);
+}
+
+TEST_F(Status, OfARunWithoutACoordinatorIsStopped) {
+  const auto path = dir_ / "journal.db";
+  {
+    const history::RunHistory open(path);
+    EXPECT_EQ(read_status(dir_.path(), 3).state, "running");
+  }
+  EXPECT_EQ(read_status(dir_.path(), 3).state, "stopped");
+}
+
+TEST_F(Status, DistinguishesASubmissionWithoutAnAnswer) {
+  attempt(kAlba).submit_intended = true;
+  attempt(kBrno).pushed = true;
+  EXPECT_EQ(line("  alba"), "  alba: submission unknown");
+  EXPECT_EQ(line("  brno"), "  brno: pushed");
+}
+
+TEST_F(Status, ShowsTheActivityInItsRoundOnly) {
+  facility(2, kAlba);
+  status_.live[kAlba] = {2, "job 7 is running", "12:00"};
+  EXPECT_EQ(line("  alba"), "  alba: not started") << "of round 1";
+  EXPECT_THAT(text(), HasSubstr("round 2: training\n  alba: job 7 is running (since 12:00)\n"));
+}
+
+TEST_F(Status, AnExpiredCertificateHasNoTimeLeft) {
+  const Clock::UtcTime now = *parse_utc("2026-03-01T12:00:00.000Z");
+  status_.credentials[kAlba] = {now - minutes(5), "renew-it"};
+  status_.credentials[kBrno] = {now + minutes(5), ""};
+  const std::string shown = format_status(status_, now);
+  EXPECT_THAT(shown, HasSubstr("alba: its certificate expired at 2026-03-01T11:55:00.000Z"));
+  EXPECT_THAT(shown, HasSubstr("brno: its certificate ends in 5 min, at 2026-03-01T12:05"));
+}
+
+TEST_F(Status, NamesPausedFacilitiesOfAnUnfinishedRun) {
+  status_.run_state.paused[kBrno] = "maintenance";
+  EXPECT_EQ(line("brno is"), "brno is PAUSED (maintenance): continue with `xffl resume brno`");
+  status_.run_state.completed = true;
+  EXPECT_EQ(line("brno is"), "");
+}
+
+TEST_F(Status, GivesTheReasonOfAStopAndOfAMissingFacility) {
+  facility(1, kBrno).missing = "its job failed";
+  EXPECT_EQ(line("  brno"), "  brno: missing  (its job failed)");
+  status_.coordinator = "";
+  status_.state = "stopped";
+  EXPECT_THAT(text(), HasSubstr("the coordinator ended without a reason"));
+  status_.run_state.stopped = {"2026-03-01T12:00:00.000Z", "failed", "no quorum"};
+  EXPECT_THAT(text(), AllOf(HasSubstr("stopped at 2026-03-01T12:00:00.000Z (failed): no quorum\n"),
+                            Not(HasSubstr("without a reason"))));
+}
+
+}  // namespace
+}  // namespace xffl::status
