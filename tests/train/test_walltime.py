@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -108,6 +109,45 @@ def test_an_interrupt_ends_without_an_update(setting, world_size):
     assert outcome.codes == [75] * world_size, outcome.output
     assert outcome.report is None and not (job.parent / "update").exists()
     assert "stopped on request" in outcome.output[0]
+
+
+def test_no_handler_interrupts_a_computation(setting):
+    """The frame of a handler on a thread's stack damages the heap below LibTorch's compiled kernels (train_command.cc)."""
+    folder, base, base_hash, tokens = setting
+    job = harness.make_job(folder / "job", base, base_hash, tokens, steps=STEPS)
+    watched = sum(1 << (number - 1) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1))
+
+    def masks(pid, field):
+        files = pathlib.Path(f"/proc/{pid}/task").glob("*/status")
+        return [int(re.search(rf"^{field}:\s*(\w+)$", file.read_text(), re.M)[1], 16) & watched for file in files]
+
+    rank = harness.start_ranks(job, 1)[0]
+    try:
+        read_until(rank.stdout, "step 1/", [])
+        assert set(masks(rank.pid, "SigCgt")) == {0}
+        blocked = sorted(masks(rank.pid, "SigBlk"))
+        assert blocked[0] == 0, "the thread that waits for the signals"
+        assert len(blocked) > 1 and set(blocked[1:]) == {watched}, blocked
+    finally:
+        rank.kill()
+
+
+def test_a_second_interrupt_ends_at_once(setting):
+    """Rank 0 cannot agree with a rank that stands still."""
+    folder, base, base_hash, tokens = setting
+    ranks = harness.start_ranks(harness.make_job(folder / "job", base, base_hash, tokens, steps=STEPS), 2)
+    try:
+        read_until(ranks[0].stdout, "step 1/", [])
+        ranks[1].send_signal(signal.SIGSTOP)
+        for _ in range(1000):  # two pending signals of a kind are one
+            ranks[0].send_signal(signal.SIGINT)
+            time.sleep(0.02)
+            if ranks[0].poll() is not None:
+                break
+        assert ranks[0].returncode == -signal.SIGINT
+    finally:
+        for rank in ranks:
+            rank.kill()
 
 
 def test_the_python_example_does_the_same(setting):
