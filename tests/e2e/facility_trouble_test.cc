@@ -148,9 +148,13 @@ TEST_F(FacilityTrouble, OfASubmissionIsRetried) {
 }
 
 TEST_F(FacilityTrouble, OfAQueryIsRetried) {
-  project_.set_training_time(1000);
+  project_.set_hold();  // the jobs run until every kind was thrown
   project_.write_config();
   Burst burst;
+  const std::jthread releases([&] {
+    await([&] { return burst.is_over(); });
+    project_.release();
+  });
   brno_scheduler_ = [&](Scheduler inner) {
     return std::make_shared<TroubledScheduler>(std::move(inner), "query", burst);
   };
