@@ -1,7 +1,11 @@
 // Log-ins with a real sshd: keys, certificates, agent, host keys.
 #include <arpa/inet.h>
+#include <pwd.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -254,18 +258,48 @@ TEST_F(SshLogIn, AHostKeyOfAnotherTypeIsAChangedKey) {
   EXPECT_THAT(error.what(), HasSubstr("HOST KEY CHANGED"));
 }
 
+// Binds a hostile ~/.ssh/config and /etc/ssh/ssh_config over the real ones, for this thread and its
+// children only. libssh takes the home folder from the account's entry, not from HOME.
+void bind_hostile_config(const std::filesystem::path& home) {
+  ASSERT_EQ(::unshare(CLONE_NEWNS), 0);
+  ASSERT_EQ(::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr), 0);
+  const std::string own = ::getpwuid(::geteuid())->pw_dir;
+  ASSERT_EQ(::mount(home.c_str(), own.c_str(), nullptr, MS_BIND, nullptr), 0);
+  const char* global = "/etc/ssh/ssh_config";
+  if (std::filesystem::exists(global)) {
+    ASSERT_EQ(::mount((home / ".ssh/global").c_str(), global, nullptr, MS_BIND, nullptr), 0);
+  }
+}
+
 TEST_F(SshLogIn, IgnoresSshConfig) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can bind a file over ssh_config";
   test::Sshd sshd;
   const auto home = sshd.dir() / "hostile";
   std::filesystem::create_directories(home / ".ssh");
-  std::ofstream(home / ".ssh/config") << "Host *\n  ProxyCommand touch " << (home / "ran").string()
-                                      << "\n  Port 1\n  User nobody\n";
-  const char* old = std::getenv("HOME");
-  const std::string saved = old == nullptr ? "/" : old;
-  ::setenv("HOME", home.c_str(), 1);
-  expect_works(*make_ssh_session(sshd.settings()));
-  ::setenv("HOME", saved.c_str(), 1);
-  EXPECT_FALSE(std::filesystem::exists(home / "ran"));
+  const auto ran = [&](const std::string& name) { return (sshd.dir() / ("ran-" + name)).string(); };
+  std::ofstream(home / ".ssh/included") << "Match exec \"touch " << ran("include") << "\"\n";
+  std::ofstream(home / ".ssh/global") << "Match exec \"touch " << ran("global") << "\"\n";
+  std::ofstream(home / ".ssh/config")
+      << "Match exec \"touch " << ran("match") << "\"\n  User nobody\nHost *\n  ProxyCommand touch "
+      << ran("proxy") << "\n  PermitLocalCommand yes\n  LocalCommand touch " << ran("local")
+      << "\n  KnownHostsCommand /usr/bin/touch " << ran("known") << "\n  Port 1\n  User nobody\n"
+      << "Include " << (home / ".ssh/included").string() << "\n";
+  for (const char* name : {"config", "included", "global"})
+    ::chmod((home / ".ssh" / name).c_str(), 0600);
+  const auto marks = [&] {
+    std::vector<std::string> found;
+    for (const char* name : {"match", "include", "global", "proxy", "local", "known"})
+      if (std::filesystem::exists(ran(name))) found.push_back(name);
+    return found;
+  };
+  std::thread([&] {
+    bind_hostile_config(home);
+    expect_works(*make_ssh_session(sshd.settings()));
+    fetch_host_key(sshd.settings(), sshd.settings().hosts[0]);
+    EXPECT_EQ(marks(), std::vector<std::string>{});
+    test::must_run({"ssh", "-G", "127.0.0.1"});  // a program that does read the files
+    EXPECT_THAT(marks(), testing::IsSupersetOf({"match", "include"})) << "the test has a bug";
+  }).join();
 }
 
 // A silent connection: sshd counts it as unauthenticated (MaxStartups).
