@@ -11,7 +11,11 @@
 #include <fstream>
 #include <thread>
 
+#include "connector.h"
+#include "known_hosts.h"
 #include "ssh_test.h"
+#include "support/fake_clock.h"
+#include "support/free_port.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/base/process.h"
@@ -300,6 +304,90 @@ TEST_F(SshLogIn, IgnoresSshConfig) {
     test::must_run({"ssh", "-G", "127.0.0.1"});  // a program that does read the files
     EXPECT_THAT(marks(), testing::IsSupersetOf({"match", "include"})) << "the test has a bug";
   }).join();
+}
+
+// Accepts connections and closes them at once, as a firewall that rejects a banned address does.
+class BanningHost {
+ public:
+  BanningHost() : port_(test::free_port()), listener_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<uint16_t>(port_));
+    EXPECT_EQ(::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(::listen(listener_.get(), 16), 0);
+    thread_ = std::jthread([this] {
+      for (;;) {
+        const UniqueFd client(::accept(listener_.get(), nullptr, nullptr));
+        if (!client) return;
+      }
+    });
+  }
+  ~BanningHost() { ::shutdown(listener_.get(), SHUT_RDWR); }
+  int port() const { return port_; }
+
+ private:
+  const int port_;
+  const UniqueFd listener_;
+  std::jthread thread_;
+};
+
+// Asks for a connection as early as the limits allow one, for `duration` of simulated time, and
+// returns the times of the attempts.
+std::vector<std::chrono::nanoseconds> attempts_within(std::chrono::nanoseconds duration,
+                                                      const SshSettings& settings) {
+  test::FakeClock clock;
+  const auto limits = std::make_shared<ConnectionLimits>(clock);
+  Connector connector(settings, limits);
+  const std::string label = host_label(settings.hosts[0]);
+  const auto attempt = [&] {
+    const std::string text = error_of([&] { connector.get(); }).what();
+    return text.find("sites ban addresses") == std::string::npos &&
+           text.find("not retried until") == std::string::npos;
+  };
+  std::vector<std::chrono::nanoseconds> attempts;
+  while (clock.elapsed() < duration) {
+    if (const auto wait = limits->wait(label); wait > 0ns) {
+      // A shorter wait would be one in real time.
+      if (wait > 3s) {
+        EXPECT_FALSE(attempt());
+      }
+      clock.advance(wait);
+    }
+    const auto now = clock.elapsed();
+    if (attempt()) attempts.push_back(now);
+    clock.advance(1s);
+  }
+  return attempts;
+}
+
+TEST_F(SshLogIn, AFacilityThatRefusesTheKeyGetsTwoLogInsInThreeHours) {
+  test::Sshd sshd({.authorize_key = false});
+  EXPECT_EQ(attempts_within(3h, sshd.settings()).size(), 2u);
+  EXPECT_EQ(sshd.connections(), 2);
+}
+
+TEST_F(SshLogIn, AHostThatBansTheAddressGetsSixConnectionsAMinuteAndSixtyAnHour) {
+  test::Sshd sshd;  // its host key is trusted
+  const BanningHost ban;
+  SshSettings settings = sshd.settings();
+  settings.hosts = {{"127.0.0.1", ban.port()}};
+  std::string known = read_file(settings.known_hosts, 10'000);
+  const std::string port = std::to_string(sshd.port());
+  known.replace(known.find(port), port.size(), std::to_string(ban.port()));
+  write_file_atomic(settings.known_hosts, known);
+  const auto attempts = attempts_within(3h, settings);
+  EXPECT_GT(attempts.size(), 100u) << "the host is tried again when the ban may have ended";
+  const auto most_within = [&](std::chrono::nanoseconds window) {
+    size_t most = 0;
+    for (size_t first = 0, last = 0; last < attempts.size(); ++last) {
+      while (attempts[last] - attempts[first] >= window) ++first;
+      most = std::max(most, last - first + 1);
+    }
+    return most;
+  };
+  EXPECT_LE(most_within(1min), 6u);
+  EXPECT_LE(most_within(1h), 60u);
 }
 
 // A silent connection: sshd counts it as unauthenticated (MaxStartups).
