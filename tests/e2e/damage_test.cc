@@ -99,6 +99,36 @@ TEST_F(Damage, OfAnAcceptedUpdateIsFetchedAgain) {
   EXPECT_EQ(project_.trainings().size(), 4u) << "no training was repeated";
 }
 
+// Only the repair of a damaged master reads the updates of an earlier round
+// (WithoutARemedyEndsTheRunAndNamesTheFile).
+TEST_F(Damage, OfAnEarlierRoundsUpdatesChangesNoLaterModel) {
+  project_.set_rounds(3);
+  project_.write_config();
+  const std::string after_three = test::undisturbed_sha256(project_);
+  std::vector<int> damaged_at;
+  const int code = run_with("published", [&](int stop) {
+    if (stop == 3) return;
+    damaged_at.push_back(stop);
+    for (const char* name : {"alba", "brno"})
+      flip_in_data(file("r000" + std::to_string(stop) + "/" + name + "/update/model.safetensors"));
+    if (stop == 2) flip_in_data(file("r0001/master/model.safetensors"));
+  });
+  EXPECT_EQ(code, 0) << log();
+  EXPECT_EQ(damaged_at, (std::vector<int>{1, 2}));
+  EXPECT_EQ(last_model(), after_three);
+  EXPECT_EQ(project_.trainings().size(), 6u) << "no training was repeated";
+  EXPECT_THAT(log(), Not(HasSubstr("is damaged")));
+  // The same for a coordinator that starts between the rounds.
+  project_.forget_runs();
+  test::StartedRun run = project_.start_run({{"XFFL_FAILPOINT", "journal:stop:published"}});
+  ASSERT_TRUE(run.await_stop());
+  run.kill();
+  flip_in_data(file("r0001/alba/update/model.safetensors"));
+  const ProcessResult again = project_.run();
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(last_model(), after_three);
+}
+
 TEST_F(Damage, OfTheGlobalModelNeverReachesAFacility) {
   const int code = run_with("published", [&](int stop) {
     if (stop == 1) flip_in_data(file("r0001/global/model.safetensors"));
