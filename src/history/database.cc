@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <system_error>
 
 #include "store_parts.h"
 #include "xffl/base/error.h"
@@ -49,6 +50,7 @@ struct Failure {
   std::string_view advice{};
 };
 constexpr std::string_view kFreeSpace = "; free space there, then run again";
+constexpr std::string_view kCheckDisk = "; check the disk, then run again";
 constexpr std::string_view kOtherProgram =
     "; another program holds the database: close it, then run again";
 constexpr std::string_view kPermissions = "; check the permissions of the folder and of the file";
@@ -57,7 +59,7 @@ constexpr Failure kFailures[] = {{SQLITE_CORRUPT, ErrorKind::kCorrupt},
                                  {SQLITE_CONSTRAINT, ErrorKind::kCorrupt},
                                  {SQLITE_MISMATCH, ErrorKind::kCorrupt},
                                  {SQLITE_FULL, ErrorKind::kIo, kFreeSpace},
-                                 {SQLITE_IOERR, ErrorKind::kIo},
+                                 {SQLITE_IOERR, ErrorKind::kIo, kCheckDisk},
                                  {SQLITE_CANTOPEN, ErrorKind::kIo, kPermissions},
                                  {SQLITE_READONLY, ErrorKind::kIo, kPermissions},
                                  {SQLITE_PERM, ErrorKind::kIo, kPermissions},
@@ -183,8 +185,13 @@ Database::~Database() { sqlite3_close_v2(handle_); }
 void Database::fail(std::string_view action) const {
   const int code = sqlite3_extended_errcode(handle_);
   const Failure failure = failure_of(code);
+  const int primary = code & 0xff;
+  const int error_number = sqlite3_system_errno(handle_);
+  const bool is_of_system = primary == SQLITE_IOERR || primary == SQLITE_CANTOPEN;
   const std::string detail =
-      std::string(sqlite3_errmsg(handle_)) + " (SQLite error " + std::to_string(code) + ")";
+      std::string(sqlite3_errmsg(handle_)) + " (SQLite error " + std::to_string(code) + ")" +
+      (is_of_system && error_number != 0 ? ": " + std::generic_category().message(error_number)
+                                         : "");
   if (failure.kind == ErrorKind::kCorrupt)
     throw Error(failure.kind, "the journal " + path_.string() + " is damaged: " + detail +
                                   std::string(kRepairAdvice));

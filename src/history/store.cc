@@ -145,9 +145,11 @@ class SqliteJournal final : public Store {
     check_event(event);
     const std::lock_guard lock(mutex_);
     if (taken_over_) throw_taken_over();
-    if (broken_)
+    if (!failure_.empty())
       throw Error(ErrorKind::kIo, "the journal " + database_->path().string() +
-                                      " failed before: nothing more is recorded; run again");
+                                      " failed before: nothing more is recorded; check the disk, "
+                                      "then run again. The failure: " +
+                                      failure_);
     event.seq = end_.events + 1;
     event.time_utc = format_utc(SystemClock().utc());
     if (check) check(event);
@@ -192,7 +194,7 @@ class SqliteJournal final : public Store {
       database_->exec("COMMIT");
     } catch (Error& error) {
       // After a failed fsync the content of the disk is unknown until the file is read again.
-      broken_ = database_->disk_failed();
+      if (database_->disk_failed()) failure_ = error.what();
       roll_back();
       if (error.kind() == ErrorKind::kBusy) throw;
       error.add_context("recording the event '" + event.kind + "'");
@@ -243,7 +245,7 @@ class SqliteJournal final : public Store {
   int64_t epoch_ = 0;
   ino_t inode_ = 0;
   bool taken_over_ = false;  // another writer has a higher epoch
-  bool broken_ = false;
+  std::string failure_;      // of the disk; nothing is recorded after it
 };
 
 // On a read-only mount, such as a snapshot, no coordinator can write.

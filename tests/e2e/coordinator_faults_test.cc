@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 
 #include <fstream>
 #include <iostream>
@@ -28,6 +29,11 @@ constexpr const char* kEffects =
     "openat,write,writev,pwrite64,fsync,fdatasync,ftruncate,fallocate,rename,renameat,renameat2,"
     "unlink,unlinkat,rmdir,mkdir,symlink,link,linkat,fchmod,sendfile,copy_file_range,vfork,clone3";
 
+// The calls of these that a read-only file system refuses.
+constexpr const char* kChanges =
+    "openat,write,writev,pwrite64,ftruncate,fallocate,rename,renameat,renameat2,unlink,unlinkat,"
+    "rmdir,mkdir,symlink,link,linkat,fchmod,sendfile,copy_file_range";
+
 // Disturbs one system call of a coordinator, counted over all its threads (call_faults.cc).
 class CallFaults {
  public:
@@ -48,15 +54,31 @@ class CallFaults {
                               "-p", project_.path().string()},
                      .env = std::move(env),
                      .timeout = std::chrono::seconds(120)});
-    std::ifstream(dir_ / "out") >> count_ >> thread_;
+    read_outcome();
     in_other_threads_ += thread_ == "other";
     return result;
+  }
+  /// Starts a run whose calls that change the run folders fail from the `when`-th one on. Its
+  /// output goes to Project::log(). SIGTERM reaches the coordinator.
+  test::StartedRun start_failing(const std::string& calls, int when, const std::string& error) {
+    return test::StartedRun(
+        start_detached({.argv = {XFFL_BINARY_DIR "/bin/xffl-call-faults", dir_ / "out", calls,
+                                 std::to_string(when) + "+", error, XFFL_BINARY_DIR "/bin/xffl",
+                                 "run", "-p", project_.path().string()},
+                        .env = below()},
+                       project_.log()));
+  }
+  /// Only calls count that change a file of a run folder.
+  std::map<std::string, std::string> below() const {
+    return {{"XFFL_CALL_FAULTS_BELOW", (project_.path() / "runs").string()}};
   }
   /// The calls of an undisturbed run.
   int count(const std::string& calls, std::map<std::string, std::string> env = {}) {
     EXPECT_EQ(run(calls, 0, "kill", std::move(env)).exit_code, 0);
     return count_;
   }
+  /// For a run of start_failing(), after its end.
+  void read_outcome() { std::ifstream(dir_ / "out") >> count_ >> thread_; }
   /// Whether the last run made enough calls to be disturbed.
   bool disturbed() const { return thread_ != "none"; }
   int in_other_threads() const { return in_other_threads_; }
@@ -164,6 +186,72 @@ TEST_F(SystemCalls, EachSingleFailureLosesNothing) {
             << faults_.in_other_threads() << " of them in other threads than the main one\n";
   EXPECT_GE(failures, tries * 3 / 4);  // two runs differ in the number of their calls
   EXPECT_GE(faults_.in_other_threads(), 4);
+}
+
+// A message about a file system that refuses a change.
+bool is_of_disk(const std::string& line) {
+  const bool is_problem = line.starts_with("xffl: error (") ||
+                          line.find(" warning ") != std::string::npos ||
+                          line.find(" error ") != std::string::npos;
+  const auto has = [&](const char* text) { return line.find(text) != std::string::npos; };
+  return is_problem &&
+         (has("Read-only file system") || has("No space left") || has("disk I/O error") ||
+          has("unable to open database") || has("readonly database") || has("disk is full"));
+}
+
+// From a call on, the file system of the run folders stays read-only or full. The coordinator ends,
+// or waits for the file system until SIGTERM; in both cases there is a message, and each message
+// names a path there. With the file system back the same command completes the run.
+TEST_F(SystemCalls, AFileSystemThatStaysReadOnlyOrFullIsNamed) {
+  struct Kind {
+    std::string calls, error;
+    int sample;
+  };
+  const std::string runs = (project_.path() / "runs").string();
+  int ended = 0, stopped = 0;
+  for (const Kind& kind :
+       {Kind{kChanges, "EROFS", 3},
+        Kind{"openat,write,writev,pwrite64,mkdir,fallocate,ftruncate,copy_file_range", "ENOSPC",
+             2}}) {
+    const int count = faults_.count(kind.calls, faults_.below());
+    project_.forget_runs();
+    ASSERT_GT(count, 100) << kind.calls;
+    for (const int n : sample(count, kind.sample)) {
+      const std::string context = kind.error + " from call " + std::to_string(n) + " on\n";
+      fs::remove(project_.log());
+      test::StartedRun run = faults_.start_failing(kind.calls, n, kind.error);
+      const auto log = [&] { return read_file(project_.log(), 16 << 20); };
+      const auto messages = [&] {
+        std::vector<std::string> found;
+        std::istringstream lines(log());
+        for (std::string line; std::getline(lines, line);)
+          if (is_of_disk(line)) found.push_back(line);
+        return found;
+      };
+      const auto has_ended = [&] {
+        siginfo_t state{};
+        ::waitid(P_PID, static_cast<id_t>(run.pid()), &state, WEXITED | WNOWAIT | WNOHANG);
+        return state.si_pid == run.pid();
+      };
+      EXPECT_TRUE(test::await([&] { return has_ended() || !messages().empty(); }))
+          << context << log();
+      // SIGTERM may meet a run that is about to end with its error.
+      run.signal(SIGTERM);
+      const int code = run.finish();
+      (code == exit_code(ErrorKind::kCancelled) ? stopped : ended) += 1;
+      EXPECT_TRUE(code < 128 || code == 128 + SIGTERM) << code << context << log();
+      EXPECT_NE(code, exit_code(ErrorKind::kInternal)) << context << log();
+      faults_.read_outcome();
+      EXPECT_EQ(messages().empty(), !faults_.disturbed()) << context << log();
+      EXPECT_THAT(messages(), testing::Each(HasSubstr(runs))) << context << log();
+      const ProcessResult resumed = project_.run();
+      EXPECT_EQ(resumed.exit_code, 0) << context << resumed.err;
+      expect_undisturbed_result(project_, expected_, context);
+      project_.forget_runs();
+      if (HasFailure() && !all()) return;
+    }
+  }
+  std::cout << ended << " runs ended, " << stopped << " waited for the file system\n";
 }
 
 // Before a system call the machine loses its power, and with it all data that were not synced.
