@@ -3,7 +3,9 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <cmath>
 #include <fstream>
+#include <iostream>
 #include <sstream>
 #include <thread>
 
@@ -291,6 +293,58 @@ TEST(MaxShare, BoundsAFacilitysWeightInTheMean) {
   const ProcessResult json = project.xffl({"status", "-p", project.path().string(), "--json"});
   const Json parsed = parse_json(json.out, "status");
   EXPECT_DOUBLE_EQ(parsed["rounds_detail"][0]["facilities"]["alba"]["share"], 0.625);
+}
+
+// alba, with three quarters of the tokens, sends a random update whose norm is nearly the largest
+// that policy.max_change allows: the model moves by no more than alba's share of that norm.
+TEST(PoisonedUpdate, MovesTheModelByAtMostItsShareOfMaxChange) {
+  constexpr double kMaxShare = 0.625, kMaxChange = 2;
+  Project project;
+  project.set_rounds(1);
+  const auto set_policy = [&](int quorum) {
+    project.set_policy("{on_missing: skip, poll_interval: 20ms, max_change: 2, quorum: " +
+                       std::to_string(quorum) + "}");
+  };
+  set_policy(2);  // xffl refuses a max_share that a round of one update cannot keep
+  project.set_aggregation("{max_share: 0.625}");
+  double moved = 0, base = 0;  // L2 norms, of the master
+  const auto run_with_deviation = [&](const std::string& deviation) {
+    project.set_environment("alba", "export XFFL_FAKE_STEP=" + deviation);
+    project.write_config();
+    const ProcessResult result = project.run();
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    moved = base = 0;
+    const checkpoint::ModelFolder first(project.run_folder() / "r0000/master");
+    for (const auto& tensor : first.tensors()) {
+      const auto before = values(project.run_folder() / "r0000/master", tensor.name);
+      const auto after = values(project.run_folder() / "r0001/master", tensor.name);
+      for (size_t i = 0; i < before.size(); ++i) {
+        moved += std::pow(double(after[i]) - before[i], 2);
+        base += std::pow(double(before[i]), 2);
+      }
+    }
+    moved = std::sqrt(moved);
+    base = std::sqrt(base);
+    return project.history().rounds.at(1);
+  };
+  const history::RoundState within = run_with_deviation("0.8");
+  ASSERT_EQ(within.participants.size(), 2u);
+  std::map<std::string, double> changes;  // by facility
+  for (const history::StoredEvent& event : project.events())
+    if (event.kind == "update_accepted")
+      changes[event.facility] = parse_json(event.payload, "event").at("change").get<double>();
+  EXPECT_GT(changes["alba"], kMaxChange * 0.8);
+  const double bound = (kMaxShare * kMaxChange + (1 - kMaxShare) * changes["brno"]) * base;
+  std::cout << "the model of norm " << base << " moved by " << moved << ", at most " << bound
+            << "\n";
+  EXPECT_LE(moved, bound);
+  EXPECT_GT(moved, bound * 0.75) << "without max_share it would be above the bound";
+  project.forget_runs();
+  set_policy(1);
+  project.set_aggregation("");
+  const history::RoundState above = run_with_deviation("1.2");
+  EXPECT_EQ(above.participant_names(), std::vector<std::string>{"brno"});
+  EXPECT_NEAR(moved, changes["brno"] * base, moved * 0.01);
 }
 
 // The model takes sequences of 64 tokens; the data has sequences of 2.

@@ -92,6 +92,40 @@ TEST_F(SlurmScheduler, EachAnswerShowsTheFacilitysClock) {
   EXPECT_EQ(*scheduler().clock_offset(), (ClockOffset{.offset = 60.5, .error = 0.5}));
 }
 
+// The facility's clock is a day behind, equal, or a day ahead of the coordinator's. Slurm's times
+// count from the facility's own clock, and sacct's window is relative to it.
+TEST_F(SlurmScheduler, AClusterClockADayAwayChangesNoAnswer) {
+  constexpr int64_t kHere = 1767225600;  // FakeClock
+  for (const int64_t shift : {-86'400, 0, 86'400}) {
+    const int64_t now = kHere + shift;
+    const auto answer = [&](const std::string& state, const std::string& reason) {
+      return CommandResult{0,
+                           std::to_string(now) + "\n41|" + kName + "|" + state + "|" +
+                               std::to_string(now + 60) + "|10:00|" + kFolder.str() + "|n1|" +
+                               reason + "\nxffl-end\n",
+                           ""};
+    };
+    says("sacct", {0, "41|" + kName + "|TIMEOUT|n1|" + kFolder.str() + "\nxffl-end\n", ""});
+    says("squeue", answer("PENDING", "Priority"));
+    const JobStatus pending = status_of("41");
+    EXPECT_EQ(pending.state, JobState::kPending) << shift;
+    EXPECT_EQ(pending.starts_in, std::chrono::seconds(60)) << shift;
+    says("squeue", answer("RUNNING", "None"));
+    const JobStatus running = status_of("41");
+    EXPECT_EQ(running.state, JobState::kRunning) << shift;
+    EXPECT_EQ(running.ends_in, std::chrono::minutes(10)) << shift;
+    EXPECT_THAT(scheduler().find(kRequest, {}), ElementsAre(JobId("41"))) << shift;
+    says("squeue", {0, std::to_string(now) + "\nxffl-end\n", ""});
+    EXPECT_EQ(status_of("41").state, JobState::kEnded) << shift;
+    EXPECT_EQ(status_of("41").native, "TIMEOUT") << shift;
+    EXPECT_THAT(last_, Contains("--starttime=now-30days")) << shift;
+    EXPECT_EQ(*scheduler().clock_offset(),
+              (ClockOffset{.offset = static_cast<double>(shift) + 0.5, .error = 0.5}));
+    scheduler_.reset();
+    answers_.clear();
+  }
+}
+
 TEST_F(SlurmScheduler, SubmitsTheScriptOnStdinAndEachOptionAsOneArgument) {
   settings_ = {.account = "acc",
                .partition = "boost",
