@@ -13,8 +13,10 @@ import os
 import pathlib
 import random
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 try:
@@ -143,8 +145,26 @@ def run_tests(arguments, jobs, mutant=None, exclude=(), stop=True):
         command.append('--stop-on-failure')
     if exclude:
         command += ['-E', '^(' + '|'.join(re.escape(name) for name in exclude) + ')$']
-    done = subprocess.run(command, cwd=COPY, env=environment, capture_output=True, text=True)
-    return failed_tests(done.returncode, done.stdout + done.stderr)
+    return failed_tests(*run_group(command, COPY, environment))
+
+
+def run_group(command, folder, environment):
+    """Runs a command; its exit code and output. On return no process of the command's process group runs.
+
+    A test that a mutant fails may leave processes. They write to a file, because a process that is left would keep a pipe open.
+    Processes that have begun a session of their own stay.
+    """
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                                   stderr=subprocess.STDOUT, process_group=0)
+        try:
+            # The leader stays a zombie until wait(), so that no other process gets the number of its group.
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        return process.returncode, output.read().decode(errors='replace')
 
 
 def noticing_test(mutant, plan, left_out, run):

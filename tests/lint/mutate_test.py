@@ -2,9 +2,12 @@
 import contextlib
 import importlib.util
 import io
+import os
 import pathlib
 import re
+import subprocess
 import sys
+import time
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / 'scripts/mutate.py'
 if sys.version_info < (3, 11):
@@ -33,6 +36,14 @@ def exit_message(body):
     except SystemExit as exit:
         return str(exit.code)
     return None
+
+
+def runs(pid):
+    """Whether the process exists and is no zombie."""
+    try:
+        return pathlib.Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] != 'Z'
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 class Ctest:
@@ -75,6 +86,16 @@ def main():
     assert message and 'No such preset' in message, message
     message = exit_message(lambda: mutate.failed_tests(-11, ''))
     assert message and 'exit code -11' in message, message
+
+    # A test's processes end with it; other processes stay.
+    with subprocess.Popen(['sleep', '300']) as other:
+        code, output = mutate.run_group(['sh', '-c', 'sleep 300 & echo $!; exit 3'], '/', dict(os.environ))
+        assert code == 3 and other.poll() is None, (code, output)
+        other.kill()
+    end = time.monotonic() + 120
+    while runs(int(output)) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not runs(int(output)), 'a process of the test is left'
 
     # The tests of a module include the programs with other names; a mutant of a program has tests, too.
     assert re.match(mutate.stages('kernels')[0][1], 'kernels_cpu.Mean.Rounds')
