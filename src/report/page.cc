@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <set>
 
+#include "figures.h"
 #include "html_writer.h"
 #include "numbers.h"
 #include "style.h"
@@ -177,6 +179,9 @@ void loss_table(HtmlWriter& html, const RunStory& story, const std::vector<Valid
   for (const status::GlobalLoss& loss : story.losses)
     rows[loss.round][{loss.facility, loss.set}] = loss.nll;
   for (int round = 0; round <= story.rounds_published; ++round) rows[round];
+  const size_t first = first_row(rows.size(), sets.size() + 1);
+  rows.erase(rows.begin(), std::next(rows.begin(), static_cast<ptrdiff_t>(first)));
+  note_omitted_rows(html, first);
   open_table(html);
   html.element("caption",
                "Loss in nats per token (perplexity) of each published model on each facility's "
@@ -211,10 +216,14 @@ void write_learning(HtmlWriter& html, const RunStory& story) {
     note(html,
          "A job measures its input model before it trains: the jobs of round k + 1 measure the "
          "model of round k, and the evaluation measures the last model.");
-    open_details(html, "Loss of each published model");
+    write_loss_figure(html, story);
+    open_details(html, "Table: loss of each published model");
     loss_table(html, story, sets);
     html.close();
+    write_effect_figure(html, story);
   }
+  write_change_figure(html, story);
+  write_step_figure(html, story);
   html.close();
 }
 
@@ -229,6 +238,8 @@ void write_time(HtmlWriter& html, const RunStory& story) {
     note(html, std::to_string(story.clock_anomalies) +
                    " times of jobs lie outside their attempts; the report moved them to the "
                    "attempt's bounds. Compare the clocks of the facilities.");
+  write_share_figure(html, story);
+  open_details(html, "Table: time by phase");
   open_table(html);
   html.open("thead");
   html.open("tr");
@@ -247,6 +258,9 @@ void write_time(HtmlWriter& html, const RunStory& story) {
     html.close();
   }
   close_table(html);
+  html.close();
+  write_round_figure(html, story);
+  write_timeline(html, story);
   open_details(html, "Coordinators");
   open_table(html);
   head_row(html, {"began", "ended", "end"});
@@ -283,19 +297,26 @@ void write_trouble(HtmlWriter& html, const RunStory& story) {
   open_table(html);
   html.element("caption", "By reason; reasons that differ in digits only count as one");
   head_row(html, {"count", "incident", "facilities", "reason"});
-  for (const IncidentGroup& group : grouped(story.incidents))
+  std::vector<IncidentGroup> groups = grouped(story.incidents);
+  constexpr size_t kMaxGroups = 200;
+  if (groups.size() > kMaxGroups) groups.resize(kMaxGroups);
+  for (const IncidentGroup& group : groups)
     row(html, {std::to_string(group.count), group.kind, names_text(group.facilities),
                group.reason.substr(0, 600)});
   close_table(html);
   open_details(html, "All " + std::to_string(story.incidents.size()) + " incidents, by time");
+  const size_t first = first_row(story.incidents.size(), 8);
+  note_omitted_rows(html, first);
   open_table(html);
   head_row(html,
            {"time", "facility", "round", "attempt", "job", "incident", "reason", "followed by"});
-  for (const Incident& incident : story.incidents)
+  for (size_t i = first; i < story.incidents.size(); ++i) {
+    const Incident& incident = story.incidents[i];
     row(html, {format_utc(incident.time), incident.facility ? incident.facility->str() : "",
                incident.round > 0 ? std::to_string(incident.round) : "",
                incident.attempt > 0 ? std::to_string(incident.attempt) : "", incident.job_id,
                incident.kind, incident.reason.substr(0, 600), incident.followed});
+  }
   close_table(html);
   html.close();
   html.close();
@@ -343,10 +364,16 @@ std::string took(const std::optional<Time>& from, const std::optional<Time>& to)
 void write_rounds(HtmlWriter& html, const RunStory& story) {
   open_section(html, "details", "Details");
   open_details(html, "Rounds");
+  size_t omitted = first_row(story.rounds.size(), 8 + 2 * story.facilities.size());
+  note_omitted_rows(html, omitted);
   open_table(html);
   head_row(html, {"round", "planned", "took", "last update", "mean took", "participants (share)",
                   "missing", "model"});
   for (const auto& [number, round] : story.rounds) {
+    if (omitted > 0) {
+      --omitted;
+      continue;
+    }
     std::vector<FacilityName> missing;
     for (const auto& [name, reason] : round.missing) missing.push_back(name);
     row(html, {round.evaluates ? "evaluation" : std::to_string(number),

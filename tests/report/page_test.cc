@@ -119,12 +119,74 @@ TEST(Report, OfAnEmptyRunSaysSo) {
   EXPECT_THAT(page, HasSubstr("Not measured: no facility has reported a validation loss."));
 }
 
-TEST(Page, OfAHundredRoundsIsSmall) {
-  SyntheticRun run(100);
-  for (int round = 1; round <= 100; ++round) run.round(round, 8);
-  const std::string page = format_html(run.story());
+// A run with failures, `rounds` rounds of `facilities` facilities.
+RunStory long_story(int rounds, int facilities) {
+  SyntheticRun run(rounds);
+  for (int round = 1; round <= rounds; ++round) {
+    run.plan(round, facilities);
+    std::vector<int> all;
+    for (int f = 0; f < facilities; ++f) {
+      run.open(round, f);
+      if ((round + f) % 5 == 0) {
+        run.fail(round, f, 1, "job 17 ended with NODE_FAIL on node" + std::to_string(round));
+        run.open(round, f, 2);
+        run.accept(round, f, 2);
+      } else {
+        run.accept(round, f);
+      }
+      all.push_back(f);
+    }
+    run.publish(round, all);
+  }
+  RunStory story = run.story();
+  for (const FacilityName& name : story.facilities)
+    for (int step = 1; step <= 10000; ++step)
+      story.step_losses[name].push_back({step, 2 + 10.0 / step});
+  return story;
+}
+
+TEST(Page, OfALongRunIsSmall) {
+  const std::string page = format_html(long_story(100, 8));
   EXPECT_LT(page.size(), 1'000'000u);
+  EXPECT_THAT(page, Not(HasSubstr("rows are left out"))) << "100 rounds are shown in full";
   EXPECT_EQ(unbalanced(page), "");
+  const std::string longer = format_html(long_story(250, 20));
+  EXPECT_LT(longer.size(), 2'000'000u);
+  EXPECT_THAT(longer, HasSubstr("rows are left out"));
+}
+
+TEST(Page, HasItsFiguresWithTables) {
+  const std::string page = format_html(long_story(3, 2));
+  for (const char* title :
+       {"Loss of the global model", "Effect of each round", "Size of each update",
+        "Training loss by step", "Shares of the elapsed time", "Duration of each round",
+        "Rounds 1 to 3 by time"})
+    EXPECT_THAT(page, HasSubstr("<h3>" + std::string(title) + "</h3>"));
+  for (const char* table :
+       {"loss of each published model", "effect of each round", "size of each update",
+        "training loss by step", "time by phase", "facilities that came last", "all attempts"})
+    EXPECT_THAT(page, HasSubstr("<summary>Table: " + std::string(table)));
+  // SyntheticRun::report(): 2 + 2 / round before the training of site0, 0.2 less after it.
+  EXPECT_THAT(page, HasSubstr("round 2: given 3.0000, after training 2.8000, after averaging "
+                              "2.6667"));
+  EXPECT_THAT(page, HasSubstr("round 3: given 2.6667, after training 2.4667, after averaging not "
+                              "measured"));
+}
+
+TEST(Page, SaysThatFiguresWereNotMeasured) {
+  SyntheticRun run(1);
+  run.plan(1, 1);
+  run.open(1, 0);
+  job::JobReport report = run.report(1, 0, 1);
+  report.validation.clear();
+  run.add({1, SyntheticRun::name(0), 1},
+          history::UpdateAccepted{SyntheticRun::hash('1'), report, 0, {}});
+  const std::string page = format_html(run.story());
+  EXPECT_THAT(page, HasSubstr("The size of the updates was not measured."));
+  EXPECT_THAT(page, HasSubstr("The loss of single steps is not known"));
+  EXPECT_THAT(page, HasSubstr("training and queue not known"));
+  EXPECT_THAT(page, Not(HasSubstr("nan")));
+  EXPECT_THAT(page, Not(HasSubstr("inf ")));
 }
 
 class Federation : public test::SmallFederation {};

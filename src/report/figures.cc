@@ -1,0 +1,444 @@
+#include "figures.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "charts.h"
+#include "numbers.h"
+
+namespace xffl::report {
+namespace {
+
+using std::chrono::nanoseconds;
+using ValidationSet = std::pair<FacilityName, std::string>;
+
+double count(nanoseconds duration) { return static_cast<double>(duration.count()); }
+
+// The rounds that one column of a figure stands for, in a run of `rounds` rounds: the figure has at
+// most 1,000 cells, or 50 columns, so that the page stays small.
+int rounds_per_column(int rounds, size_t lines) {
+  const int columns = std::max(50, 1000 / static_cast<int>(std::max<size_t>(1, lines)));
+  return std::max(1, (rounds + columns - 1) / columns);
+}
+
+int last_round(const RunStory& story) {
+  return story.rounds.empty() ? 0 : story.rounds.rbegin()->first;
+}
+
+void figure_title(HtmlWriter& html, std::string_view title, std::string_view explanation) {
+  html.element("h3", title);
+  html.element("p", explanation, {{"class", "note"}});
+}
+
+void open_table(HtmlWriter& html, std::string_view summary, const std::vector<std::string>& titles,
+                size_t first = 0) {
+  html.open("details");
+  html.element("summary", summary);
+  note_omitted_rows(html, first);
+  html.open("div", {{"class", "scroll"}});
+  html.open("table");
+  html.open("thead");
+  html.open("tr");
+  for (const std::string& title : titles) html.element("th", title);
+  html.close();
+  html.close();
+}
+void row(HtmlWriter& html, const std::vector<std::string>& cells) {
+  html.open("tr");
+  for (const std::string& cell : cells) html.element("td", cell);
+  html.close();
+}
+void close_table(HtmlWriter& html) {
+  for (int i = 0; i < 3; ++i) html.close();
+}
+
+const job::ValidationResult* result_of(const AttemptStory& attempt, const std::string& set) {
+  if (attempt.outcome != Outcome::kAccepted || !attempt.report) return nullptr;
+  for (const job::ValidationResult& result : attempt.report->validation)
+    if (result.name == set) return &result;
+  return nullptr;
+}
+
+// The accepted attempts by facility and round.
+std::map<FacilityName, std::map<int, const AttemptStory*>> accepted_of(const RunStory& story) {
+  std::map<FacilityName, std::map<int, const AttemptStory*>> accepted;
+  for (const AttemptStory& attempt : story.attempts)
+    if (attempt.outcome == Outcome::kAccepted) accepted[attempt.facility][attempt.round] = &attempt;
+  return accepted;
+}
+
+std::string measured(const std::optional<double>& nll) {
+  return nll ? loss_text(*nll) : "not measured";
+}
+
+void phase_legend(HtmlWriter& html, const RunStory& story) {
+  std::set<Phase> used;
+  for (const AttemptStory& attempt : story.attempts)
+    for (const Span& span : attempt.spans) used.insert(span.phase);
+  std::vector<std::pair<int, std::string_view>> entries;
+  for (const Phase phase : used) entries.emplace_back(static_cast<int>(phase), name_of(phase));
+  write_legend(html, entries);
+}
+
+std::string attempt_title(const AttemptStory& attempt) {
+  std::string text = attempt.facility.str() + ", round " + std::to_string(attempt.round) +
+                     ", attempt " + std::to_string(attempt.number) + ", " +
+                     std::string(name_of(attempt.outcome));
+  for (const Span& span : attempt.spans)
+    text += "; " + std::string(name_of(span.phase)) + " " + duration_text(span.end - span.begin);
+  return text;
+}
+
+}  // namespace
+
+size_t first_row(size_t rows, size_t cells) {
+  const size_t shown = std::max<size_t>(50, 8000 / std::max<size_t>(1, cells));
+  return rows - std::min(rows, shown);
+}
+
+void note_omitted_rows(HtmlWriter& html, size_t first) {
+  if (first > 0)
+    html.element(
+        "p",
+        "The first " + std::to_string(first) + " rows are left out: xffl report --json has them.",
+        {{"class", "note"}});
+}
+
+void write_loss_figure(HtmlWriter& html, const RunStory& story) {
+  std::map<ValidationSet, std::map<int, double>> sets;
+  int last = 0;
+  for (const status::GlobalLoss& loss : story.losses) {
+    sets[{loss.facility, loss.set}][loss.round] = loss.nll;
+    last = std::max(last, loss.round);
+  }
+  if (sets.empty()) return;
+  figure_title(html, "Loss of the global model",
+               "Nats per token by model, on each facility's validation sets; model 0 is the "
+               "initial one. The dot is the lowest loss, a gap was not measured. All figures have "
+               "the same vertical axis.");
+  const int step = rounds_per_column(last + 1, sets.size());
+  std::vector<Line> lines;
+  for (const auto& [set, losses] : sets) {
+    Line line;
+    line.title = set.first.str() + " " + set.second;
+    // A column of several models shows the last one that was measured.
+    for (int round = 0; round <= last; round += step) {
+      std::optional<double> value;
+      int shown = round;
+      for (int r = round; r < round + step; ++r)
+        if (const auto found = losses.find(r); found != losses.end()) {
+          value = found->second;
+          shown = r;
+        }
+      line.values.push_back(value);
+      line.tooltips.push_back(!value ? ""
+                                     : "model " + std::to_string(shown) + ": " + loss_text(*value) +
+                                           " (perplexity " + perplexity_text(*value) + ")");
+    }
+    if (step > 1) line.title += " (" + std::to_string(step) + " models per column)";
+    line.last = last;
+    lines.push_back(std::move(line));
+  }
+  write_small_multiples(html, lines, "model");
+}
+
+void write_effect_figure(HtmlWriter& html, const RunStory& story) {
+  const auto accepted = accepted_of(story);
+  std::vector<Effect> effects;
+  for (const auto& [name, rounds] : accepted) {
+    std::set<std::string> sets;
+    for (const auto& [number, attempt] : rounds)
+      if (attempt->report)
+        for (const job::ValidationResult& result : attempt->report->validation)
+          sets.insert(result.name);
+    for (const std::string& set : sets) {
+      Effect effect;
+      effect.title = name.str() + " " + set;
+      for (const auto& [number, attempt] : rounds) {
+        const job::ValidationResult* result = result_of(*attempt, set);
+        if (result == nullptr || attempt->report->steps == 0) continue;
+        Effect::Round round{number, result->nll_before, std::nullopt, std::nullopt};
+        // A job that stopped early did not measure its model after training.
+        if (!attempt->report->stopped_early || result->nll_after > 0)
+          round.trained = result->nll_after;
+        if (const auto next = rounds.find(number + 1); next != rounds.end())
+          if (const job::ValidationResult* after = result_of(*next->second, set))
+            round.averaged = after->nll_before;
+        effect.rounds.push_back(round);
+      }
+      if (!effect.rounds.empty()) effects.push_back(std::move(effect));
+    }
+  }
+  if (effects.empty()) return;
+  figure_title(
+      html, "Effect of each round",
+      "Loss of the model as the facility got it → after the facility's own training (solid "
+      "line) → of the next global model (dashed line). A dashed line that rises is the "
+      "part of the local gain that averaging gives back. The figure has the newest rounds.");
+  const size_t newest = std::max<size_t>(50, 1000 / effects.size());
+  std::vector<Effect> shown = effects;
+  for (Effect& effect : shown)
+    if (effect.rounds.size() > newest)
+      effect.rounds.erase(effect.rounds.begin(),
+                          effect.rounds.end() - static_cast<ptrdiff_t>(newest));
+  write_effects(html, shown);
+  std::vector<std::vector<std::string>> rows;
+  for (const Effect& effect : effects)
+    for (const Effect::Round& round : effect.rounds)
+      rows.push_back({effect.title, std::to_string(round.round), measured(round.given),
+                      measured(round.trained), measured(round.averaged)});
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return std::stoi(a[1]) < std::stoi(b[1]); });
+  const size_t first = first_row(rows.size(), 5);
+  open_table(html, "Table: effect of each round",
+             {"facility and set", "round", "given", "after training", "after averaging"}, first);
+  for (size_t i = first; i < rows.size(); ++i) row(html, rows[i]);
+  close_table(html);
+}
+
+void write_change_figure(HtmlWriter& html, const RunStory& story) {
+  const auto accepted = accepted_of(story);
+  double low = INFINITY, high = 0;
+  for (const auto& [name, rounds] : accepted)
+    for (const auto& [number, attempt] : rounds)
+      if (attempt->change) {
+        low = std::min(low, *attempt->change);
+        high = std::max(high, *attempt->change);
+      }
+  if (!(high > 0)) {
+    html.element("p", "The size of the updates was not measured.", {{"class", "note"}});
+    return;
+  }
+  figure_title(html, "Size of each update",
+               "L2 norm of the update's change over the norm of its model, by round; seven shades "
+               "on a logarithmic scale from " +
+                   scientific(low) + " (faint) to " + scientific(high) +
+                   " (strong). A cell much stronger than its neighbours is an outlier.");
+  const int last = last_round(story);
+  const int step = rounds_per_column(last, accepted.size());
+  std::vector<Strip> strips;
+  for (const auto& [name, rounds] : accepted) {
+    Strip strip;
+    strip.title = name.str();
+    for (int first = 1; first <= last; first += step) {
+      std::optional<double> change;
+      int shown = first;
+      for (int number = first; number < first + step; ++number) {
+        const auto found = rounds.find(number);
+        if (found == rounds.end() || !found->second->change) continue;
+        if (!change || *found->second->change > *change) {
+          change = found->second->change;
+          shown = number;
+        }
+      }
+      const double place =
+          change && high > low ? std::log(*change / low) / std::log(high / low) : 0;
+      strip.shades.push_back(change ? std::optional(std::min(6, static_cast<int>(7 * place)))
+                                    : std::nullopt);
+      strip.tooltips.push_back("round " + std::to_string(shown) + ": " +
+                               (change ? scientific(*change) : "not measured"));
+    }
+    strips.push_back(std::move(strip));
+  }
+  write_strips(html, strips);
+  std::vector<std::string> titles = {"round"};
+  for (const auto& [name, rounds] : accepted) titles.push_back(name.str());
+  const size_t first_shown = first_row(static_cast<size_t>(last), titles.size());
+  open_table(html, "Table: size of each update", titles, first_shown);
+  for (int number = 1 + static_cast<int>(first_shown); number <= last; ++number) {
+    std::vector<std::string> cells = {std::to_string(number)};
+    for (const auto& [name, rounds] : accepted) {
+      const auto found = rounds.find(number);
+      cells.push_back(found != rounds.end() && found->second->change
+                          ? scientific(*found->second->change)
+                          : "not measured");
+    }
+    row(html, cells);
+  }
+  close_table(html);
+}
+
+void write_step_figure(HtmlWriter& html, const RunStory& story) {
+  if (story.step_losses.empty()) {
+    html.element("p", "The loss of single steps is not known: the run folder has no metrics.",
+                 {{"class", "note"}});
+    return;
+  }
+  figure_title(html, "Training loss by step",
+               "Loss of each optimizer step of the accepted attempts: the mean of up to 240 groups "
+               "of steps, in a band from the lowest to the highest step of the group.");
+  constexpr size_t kGroups = 240;
+  std::vector<Envelope> envelopes;
+  for (const auto& [name, losses] : story.step_losses) {
+    if (losses.empty()) continue;
+    Envelope envelope;
+    envelope.title = name.str();
+    envelope.first_label = "step " + std::to_string(losses.front().step);
+    envelope.last_label = std::to_string(losses.back().step);
+    const size_t groups = std::min(kGroups, losses.size());
+    for (size_t g = 0; g < groups; ++g) {
+      const size_t begin = g * losses.size() / groups, end = (g + 1) * losses.size() / groups;
+      Envelope::Point point{100.0 * (static_cast<double>(g) + 0.5) / static_cast<double>(groups),
+                            losses[begin].loss, losses[begin].loss, 0};
+      for (size_t i = begin; i < end; ++i) {
+        point.low = std::min(point.low, losses[i].loss);
+        point.high = std::max(point.high, losses[i].loss);
+        point.mean += losses[i].loss / static_cast<double>(end - begin);
+      }
+      envelope.points.push_back(point);
+    }
+    envelopes.push_back(std::move(envelope));
+  }
+  write_envelopes(html, envelopes);
+  open_table(html, "Table: training loss by step",
+             {"facility", "steps on record", "first", "lowest", "last"});
+  for (const auto& [name, losses] : story.step_losses) {
+    if (losses.empty()) continue;
+    const StepLoss& lowest =
+        *std::min_element(losses.begin(), losses.end(),
+                          [](const StepLoss& a, const StepLoss& b) { return a.loss < b.loss; });
+    row(html, {name.str(), std::to_string(losses.size()), loss_text(losses.front().loss),
+               loss_text(lowest.loss) + " at step " + std::to_string(lowest.step),
+               loss_text(losses.back().loss)});
+  }
+  close_table(html);
+}
+
+void write_share_figure(HtmlWriter& html, const RunStory& story) {
+  const double elapsed = count(story.elapsed());
+  if (!(elapsed > 0) || story.attempts.empty()) return;
+  figure_title(html, "Shares of the elapsed time",
+               "Each bar is the elapsed time of the run; its empty part is time without an attempt "
+               "of the facility: between rounds, in pauses, or without a coordinator.");
+  phase_legend(html, story);
+  std::vector<Bar> bars;
+  for (const FacilityName& name : story.facilities) {
+    Bar bar;
+    bar.title = name.str();
+    double at = 0;
+    for (const auto& [phase, time] : time_by_phase(story, name)) {
+      const double end = std::min(100.0, at + 100 * count(time) / elapsed);
+      bar.segments.push_back({at, end, static_cast<int>(phase)});
+      bar.tooltips.push_back({at, end,
+                              std::string(name_of(phase)) + ": " + duration_text(time) + ", " +
+                                  percent_text(count(time) / elapsed)});
+      at = end;
+    }
+    bars.push_back(std::move(bar));
+  }
+  write_bars(html, bars);
+}
+
+void write_round_figure(HtmlWriter& html, const RunStory& story) {
+  struct Column {
+    const RoundStory* round;
+    nanoseconds took{0};
+    std::vector<Span> spans;
+  };
+  std::vector<Column> columns;
+  std::map<FacilityName, int> last_in;
+  nanoseconds longest{0};
+  for (const auto& [number, round] : story.rounds) {
+    if (!round.planned || !round.published || !round.last) continue;
+    ++last_in[*round.last];
+    Column column{&round, *round.published - *round.planned, {}};
+    for (const AttemptStory& attempt : story.attempts)
+      if (attempt.round == number && attempt.facility == *round.last)
+        for (const Span& span : attempt.spans)
+          if (span.phase != Phase::kWaiting) column.spans.push_back(span);
+    longest = std::max(longest, column.took);
+    columns.push_back(std::move(column));
+  }
+  if (columns.empty() || longest.count() <= 0) return;
+  const size_t step = (columns.size() + 499) / 500;
+  figure_title(
+      html, "Duration of each round",
+      "One column per round, with the phases of the facility whose update came last; "
+      "its grey part is time without an attempt of this facility, and the mean." +
+          (step > 1 ? " Every " + std::to_string(step) + "th round is shown." : std::string()));
+  std::vector<Bar> bars;
+  for (size_t i = 0; i < columns.size(); i += step) {
+    const Column& column = columns[i];
+    Bar bar;
+    bar.title = "round " + std::to_string(column.round->number);
+    bar.whole = 100 * count(column.took) / count(longest);
+    double at = 0;
+    for (const Span& span : column.spans) {
+      const double end = at + 100 * count(span.end - span.begin) / count(longest);
+      bar.segments.push_back({at, std::min(100.0, end), static_cast<int>(span.phase)});
+      at = std::min(100.0, end);
+    }
+    bar.tooltips.push_back({0, 100,
+                            bar.title + ": " + duration_text(column.took) + ", " +
+                                column.round->last->str() + " came last"});
+    bars.push_back(std::move(bar));
+  }
+  write_columns(html, bars, duration_text(longest));
+  open_table(html, "Table: facilities that came last", {"facility", "came last in rounds"});
+  for (const auto& [name, rounds] : last_in) row(html, {name.str(), std::to_string(rounds)});
+  close_table(html);
+}
+
+void write_timeline(HtmlWriter& html, const RunStory& story) {
+  constexpr int kRounds = 10;
+  const int last = last_round(story);
+  const int first = std::max(1, last - kRounds + 1);
+  std::optional<Time> begin, end;
+  for (const AttemptStory& attempt : story.attempts)
+    for (const Span& span : attempt.spans)
+      if (attempt.round >= first) {
+        begin = begin ? std::min(*begin, span.begin) : span.begin;
+        end = end ? std::max(*end, span.end) : span.end;
+      }
+  if (!begin || *end <= *begin) return;
+  const auto place = [&](Time time) {
+    return std::clamp(100 * count(time - *begin) / count(*end - *begin), 0.0, 100.0);
+  };
+  figure_title(html, "Rounds " + std::to_string(first) + " to " + std::to_string(last) + " by time",
+               "From " + format_utc(*begin) + " to " + format_utc(*end) +
+                   ". A dashed line: a coordinator began.");
+  std::vector<double> marks;
+  for (const CoordinatorStory& coordinator : story.coordinators)
+    if (coordinator.began >= *begin && coordinator.began <= *end)
+      marks.push_back(place(coordinator.began));
+  std::vector<Bar> bars;
+  for (const FacilityName& name : story.facilities) {
+    Bar bar;
+    bar.title = name.str();
+    for (const AttemptStory& attempt : story.attempts) {
+      if (attempt.facility != name || attempt.round < first || attempt.spans.empty()) continue;
+      for (const Span& span : attempt.spans)
+        bar.segments.push_back({place(span.begin), place(span.end), static_cast<int>(span.phase)});
+      bar.tooltips.push_back({place(attempt.spans.front().begin), place(attempt.spans.back().end),
+                              attempt_title(attempt)});
+    }
+    bars.push_back(std::move(bar));
+  }
+  write_bars(html, bars, marks);
+  const size_t first_shown = first_row(story.attempts.size(), 8);
+  open_table(html, "Table: all attempts",
+             {"round", "facility", "attempt", "job", "outcome", "began", "took", "steps took",
+              "sent", "change"},
+             first_shown);
+  for (size_t i = first_shown; i < story.attempts.size(); ++i) {
+    const AttemptStory& attempt = story.attempts[i];
+    const bool is_over = attempt.opened && attempt.ended;
+    row(html,
+        {std::to_string(attempt.round), attempt.facility.str(), std::to_string(attempt.number),
+         attempt.job_id.empty() ? "-" : attempt.job_id, std::string(name_of(attempt.outcome)),
+         attempt.opened ? format_utc(*attempt.opened).substr(0, 19) : "-",
+         is_over ? duration_text(*attempt.ended - *attempt.opened) : "-",
+         attempt.report && attempt.report->train_seconds > 0
+             ? duration_text(std::chrono::duration_cast<nanoseconds>(
+                   std::chrono::duration<double>(attempt.report->train_seconds)))
+             : "not known",
+         attempt.pushed ? bytes_text(static_cast<double>(attempt.moved_bytes)) : "-",
+         attempt.change ? scientific(*attempt.change) : "not measured"});
+  }
+  close_table(html);
+}
+
+}  // namespace xffl::report
