@@ -1,5 +1,7 @@
 """Whole jobs in every mode of sharding, against data parallelism in the same world."""
 
+import re
+
 import pytest
 
 import harness
@@ -70,6 +72,15 @@ def test_micro_batches_are_reduced_one_by_one(setting, mode):
     expected, found = setting(2, micro_batch_size=2), setting(2, micro_batch_size=2, sharding=mode)
     for mine, theirs in zip(found.losses, expected.losses, strict=True):
         assert harness.relative(mine, theirs) < 1e-6
+
+
+@pytest.mark.parametrize("ranks_of_a_node", [1, 2])
+def test_a_hybrid_group_is_a_node_by_default(tmp_path, ranks_of_a_node):
+    base_hash = harness.make_model(tmp_path / "base")
+    tokens = harness.write_tokens(tmp_path / "t.tokens", harness.make_sequences(8))
+    job = harness.make_job(tmp_path / "job", tmp_path / "base", base_hash, tokens, steps=1, sharding="hybrid")
+    outcome = harness.train(job, 2, LOCAL_WORLD_SIZE=str(ranks_of_a_node))
+    assert re.search(r"job loaded .*\bshards=(\d+)", outcome.output[0])[1] == str(ranks_of_a_node), outcome.output[0]
 
 
 def test_a_group_size_that_does_not_divide_the_world_is_rejected(setting, tmp_path):
