@@ -150,7 +150,8 @@ void write_bars(HtmlWriter& html, const std::vector<Bar>& bars, const std::vecto
   html.close();
 }
 
-void write_columns(HtmlWriter& html, const std::vector<Bar>& bars, std::string_view top) {
+void write_columns(HtmlWriter& html, const std::vector<Bar>& bars, std::string_view top,
+                   const std::vector<size_t>& marks) {
   if (bars.empty()) return;
   const double width = 100.0 / static_cast<double>(bars.size());
   html.open("figure", {{"class", "wide"}});
@@ -171,6 +172,9 @@ void write_columns(HtmlWriter& html, const std::vector<Bar>& bars, std::string_v
               segment.end - segment.begin);
   for (int color = 0; color < 8; ++color)
     write_path(html, phase_class(color), paths[static_cast<size_t>(color)]);
+  std::string lines;
+  for (const size_t mark : marks) lines += point('M', centre(mark, bars.size()), 0) + "v100";
+  write_path(html, "mark", lines);
   for (size_t i = 0; i < bars.size(); ++i)
     for (const Bar::Tooltip& tooltip : bars[i].tooltips)
       write_tooltip(html, width * static_cast<double>(i), 0, width, 100, tooltip.text);

@@ -57,8 +57,9 @@ void write_bars(HtmlWriter& html, const std::vector<Bar>& bars,
                 const std::vector<double>& marks = {});
 
 /// One column for each bar, next to each other; segments count from the bottom. `top` names the
-/// value at 100.
-void write_columns(HtmlWriter& html, const std::vector<Bar>& bars, std::string_view top);
+/// value at 100. `marks`: dashed lines at these columns.
+void write_columns(HtmlWriter& html, const std::vector<Bar>& bars, std::string_view top,
+                   const std::vector<size_t>& marks = {});
 
 // A figure of rows and columns in seven shades.
 struct Strip {

@@ -357,7 +357,8 @@ void write_round_figure(HtmlWriter& html, const RunStory& story) {
   figure_title(
       html, "Duration of each round",
       "One column per round, with the phases of the facility whose update came last; "
-      "its grey part is time without an attempt of this facility, and the mean." +
+      "its grey part is time without an attempt of this facility, and the mean. A dashed line: a "
+      "coordinator began." +
           (step > 1 ? " Every " + std::to_string(step) + "th round is shown." : std::string()));
   std::vector<Bar> bars;
   for (size_t i = 0; i < columns.size(); i += step) {
@@ -376,7 +377,15 @@ void write_round_figure(HtmlWriter& html, const RunStory& story) {
                                 column.round->last->str() + " came last"});
     bars.push_back(std::move(bar));
   }
-  write_columns(html, bars, duration_text(longest));
+  std::vector<size_t> marks;
+  for (const CoordinatorStory& coordinator : story.coordinators)
+    for (size_t i = 0; i < columns.size(); ++i)
+      if (coordinator.began <= *columns[i].round->published) {
+        if (i > 0 || coordinator.began >= *columns[i].round->planned) marks.push_back(i / step);
+        break;
+      }
+  marks.erase(std::unique(marks.begin(), marks.end()), marks.end());
+  write_columns(html, bars, duration_text(longest), marks);
   open_table(html, "Table: facilities that came last", {"facility", "came last in rounds"});
   for (const auto& [name, rounds] : last_in) row(html, {name.str(), std::to_string(rounds)});
   close_table(html);
@@ -438,6 +447,33 @@ void write_timeline(HtmlWriter& html, const RunStory& story) {
          attempt.pushed ? bytes_text(static_cast<double>(attempt.moved_bytes)) : "-",
          attempt.change ? scientific(*attempt.change) : "not measured"});
   }
+  close_table(html);
+}
+
+void write_sent(HtmlWriter& html, const RunStory& story) {
+  struct Sent {
+    double bytes = 0, saved = 0, timed_bytes = 0, seconds = 0;
+  };
+  std::map<FacilityName, Sent> sent;
+  for (const AttemptStory& attempt : story.attempts) {
+    if (!attempt.pushed) continue;
+    Sent& sum = sent[attempt.facility];
+    const double bytes = static_cast<double>(attempt.moved_bytes);
+    sum.bytes += bytes;
+    if (attempt.whole_bytes > 0)
+      sum.saved += std::max(0.0, static_cast<double>(attempt.whole_bytes) - bytes);
+    if (attempt.push_seconds && *attempt.push_seconds > 0) {
+      sum.timed_bytes += bytes;
+      sum.seconds += *attempt.push_seconds;
+    }
+  }
+  if (sent.empty()) return;
+  open_table(html, "Table: models sent to the facilities",
+             {"facility", "sent", "saved by packing", "rate"});
+  for (const auto& [name, sum] : sent)
+    row(html,
+        {name.str(), bytes_text(sum.bytes), bytes_text(sum.saved),
+         sum.seconds > 0 ? bytes_text(sum.timed_bytes / sum.seconds) + "/s" : "not measured"});
   close_table(html);
 }
 

@@ -17,6 +17,7 @@ void write_change_figure(HtmlWriter& html, const RunStory& story);
 void write_step_figure(HtmlWriter& html, const RunStory& story);
 void write_share_figure(HtmlWriter& html, const RunStory& story);
 void write_round_figure(HtmlWriter& html, const RunStory& story);
+void write_sent(HtmlWriter& html, const RunStory& story);
 void write_timeline(HtmlWriter& html, const RunStory& story);
 
 }  // namespace xffl::report

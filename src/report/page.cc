@@ -163,9 +163,9 @@ void write_tiles(HtmlWriter& html, const RunStory& story) {
   tile(html, "#cost", "What did it cost?", "not counted", "node-hours are not counted yet");
   tile(html, "#trouble", "What went wrong?",
        story.incidents.empty() ? "nothing" : std::to_string(story.incidents.size()) + " incidents",
-       std::to_string(troubles.failed) + " failed attempts, " + std::to_string(troubles.missing) +
-           " times missing, " + std::to_string(troubles.pauses) + " pauses, " +
-           std::to_string(troubles.ends) + " stops");
+       "failed attempts: " + std::to_string(troubles.failed) + ", missing: " +
+           std::to_string(troubles.missing) + ", pauses: " + std::to_string(troubles.pauses) +
+           ", stops: " + std::to_string(troubles.ends));
   tile(html, "#trust", "Can I trust it?", "chain intact",
        std::to_string(story.num_events) + " events read; files not verified by this report");
   html.close();
@@ -261,6 +261,7 @@ void write_time(HtmlWriter& html, const RunStory& story) {
   html.close();
   write_round_figure(html, story);
   write_timeline(html, story);
+  write_sent(html, story);
   open_details(html, "Coordinators");
   open_table(html);
   head_row(html, {"began", "ended", "end"});

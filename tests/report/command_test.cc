@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <thread>
 
+#include "support/await.h"
 #include "support/temp_dir.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/process.h"
+#include "xffl/history/events.h"
+#include "xffl/history/store.h"
 
 namespace xffl {
 namespace {
@@ -64,6 +68,24 @@ TEST_F(ReportCommand, WatchEndsWithoutACoordinator) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(read_file(folder_ / "x.html", 1 << 20).find("http-equiv=\"refresh\""),
             std::string::npos);
+}
+
+// This process takes the place of the coordinator: it holds the journal.
+TEST_F(ReportCommand, WatchRewritesThePageUntilTheCoordinatorEnds) {
+  auto store = history::Store::open(page().parent_path() / "journal.db");
+  ProcessResult result;
+  std::thread command([&] { result = report({"--watch", "1"}); });
+  const auto shows = [&](const std::string& text) {
+    return fs::exists(page()) && read_file(page(), 1 << 20).find(text) != std::string::npos;
+  };
+  EXPECT_TRUE(test::await([&] { return shows("http-equiv=\"refresh\" content=\"1\""); }));
+  EXPECT_TRUE(shows("complete up to event 24 "));
+  store->append(history::encode({}, history::RunResumed{}));
+  EXPECT_TRUE(test::await([&] { return shows("complete up to event 25 "); }));
+  store.reset();
+  command.join();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_FALSE(shows("http-equiv=\"refresh\"")) << "the last page";
 }
 
 TEST_F(ReportCommand, AnOutputThatCannotBeWrittenIsAnErrorOfTheCommand) {

@@ -164,13 +164,33 @@ TEST(Page, HasItsFiguresWithTables) {
     EXPECT_THAT(page, HasSubstr("<h3>" + std::string(title) + "</h3>"));
   for (const char* table :
        {"loss of each published model", "effect of each round", "size of each update",
-        "training loss by step", "time by phase", "facilities that came last", "all attempts"})
+        "training loss by step", "time by phase", "facilities that came last",
+        "models sent to the facilities", "all attempts"})
     EXPECT_THAT(page, HasSubstr("<summary>Table: " + std::string(table)));
   // SyntheticRun::report(): 2 + 2 / round before the training of site0, 0.2 less after it.
   EXPECT_THAT(page, HasSubstr("round 2: given 3.0000, after training 2.8000, after averaging "
                               "2.6667"));
   EXPECT_THAT(page, HasSubstr("round 3: given 2.6667, after training 2.4667, after averaging not "
                               "measured"));
+}
+
+TEST(Page, MarksTheBeginOfEachCoordinator) {
+  const auto marks = [](const SyntheticRun& run) {
+    const std::string page = format_html(run.story());
+    size_t count = 0;
+    for (size_t i = page.find("class=\"mark\""); i != std::string::npos;
+         i = page.find("class=\"mark\"", i + 1))
+      ++count;
+    return count;
+  };
+  SyntheticRun run(2), resumed(2);
+  for (SyntheticRun* one : {&run, &resumed}) {
+    one->round(1, 2);
+    if (one == &resumed) one->add({}, history::RunResumed{});
+    one->round(2, 2);
+  }
+  EXPECT_EQ(marks(run), 0u);
+  EXPECT_EQ(marks(resumed), 1u + 2u) << "in the rounds' figure, and in the row of each facility";
 }
 
 TEST(Page, SaysThatFiguresWereNotMeasured) {
