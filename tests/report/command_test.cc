@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <iterator>
 #include <thread>
 
 #include "support/await.h"
@@ -86,6 +87,35 @@ TEST_F(ReportCommand, WatchRewritesThePageUntilTheCoordinatorEnds) {
   command.join();
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_FALSE(shows("http-equiv=\"refresh\"")) << "the last page";
+}
+
+// An error at each system call that writes the page: the earlier page stays, whole.
+TEST_F(ReportCommand, AFullOrReadOnlyDiskLeavesTheEarlierPage) {
+  const std::string faults = XFFL_BINARY_DIR "/bin/xffl-call-faults";
+  const fs::path out = folder_ / "out";
+  fs::create_directory(out);
+  const auto disturbed = [&](const std::string& call, const std::string& error) {
+    return run_process(
+        {.argv = {faults, (folder_ / "calls").string(), call, "1+", error,
+                  XFFL_BINARY_DIR "/bin/xffl", "report", "-p", (folder_ / "project").string(),
+                  "--output", (out / "report.html").string()},
+         .env = {{"XFFL_CALL_FAULTS_BELOW", out.string()}},
+         .timeout = std::chrono::seconds(120)});
+  };
+  if (run_process({.argv = {faults, (folder_ / "calls").string(), "openat", "0", "kill", "true"}})
+          .exit_code != 0)
+    GTEST_SKIP() << "this machine does not run xffl-call-faults";
+  write_file_atomic(out / "report.html", "the earlier page");
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"openat", "EROFS"}, {"write", "ENOSPC"}, {"fsync", "EIO"}, {"rename", "EACCES"}};
+  for (const auto& [call, error] : cases) {
+    const ProcessResult result = disturbed(call, error);
+    EXPECT_NE(result.exit_code, 0) << call;
+    EXPECT_LT(result.exit_code, 128) << call << ": " << result.err;
+    EXPECT_THAT(result.err, HasSubstr("while writing the report")) << call;
+    EXPECT_EQ(read_file(out / "report.html", 1 << 20), "the earlier page") << call;
+    EXPECT_EQ(std::distance(fs::directory_iterator(out), {}), 1) << call << ": no other file stays";
+  }
 }
 
 TEST_F(ReportCommand, AnOutputThatCannotBeWrittenIsAnErrorOfTheCommand) {
