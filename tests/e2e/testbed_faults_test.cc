@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iostream>
+#include <map>
 #include <thread>
 
 #include "e2e/testbed_project.h"
+#include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 
@@ -133,6 +136,55 @@ TEST(TestbedFaults, AnExpiredCertificatePausesTheFacilityUntilItsRenewal) {
   EXPECT_THAT(login.out, HasSubstr("continues")) << login.err;
   EXPECT_EQ(run.finish(), 0);
   project.expect_result(local_sha256());
+}
+
+// brno's sshd is down for two rounds: each of them waits one grace time for it. brno leaves, and
+// joins again when its sshd is back.
+TEST(TestbedFaults, ADeadFacilityCostsOneGraceTimeARoundAndMayLeaveAndJoin) {
+  constexpr double kGrace = 2, kClosing = 20;
+  TestbedProject project;
+  NEED_TESTBED(project);
+  project.set_rounds(4);
+  project.set_policy("{on_missing: skip, quorum: 1, quorum_grace: 2s, deadline: 1h}");
+  project.set_hold();
+  project.write_config();
+  project.release();
+  for (int round = 2; round <= 4; ++round) project.hold("alba", round);
+  const Facility& brno = project.facility("brno");
+  brno.stop_daemon("sshd");
+  auto run = project.start_run();
+  const auto ask = [&](const std::string& command) {
+    return project.xffl({command, "brno", "-p", project.path().string()}).exit_code;
+  };
+  ASSERT_TRUE(project.await_events("submitted", 2)) << project.status();  // alba's second
+  EXPECT_EQ(ask("leave"), 0);
+  project.release("alba", 2);
+  ASSERT_TRUE(project.await_events("submitted", 3)) << project.status();
+  brno.start_daemon("sshd");
+  EXPECT_EQ(ask("join"), 0);
+  project.release("alba", 3);
+  ASSERT_TRUE(await([&] {
+    const auto events = project.events();
+    return std::ranges::any_of(events, [](const history::StoredEvent& event) {
+      return event.kind == "update_accepted" && event.facility == "brno" && event.round == 4;
+    });
+  })) << project.status();
+  project.release("alba", 4);
+  EXPECT_EQ(run.finish(), 0);
+  EXPECT_EQ(project.trainings(),
+            (std::vector<std::string>{"alba 1 1", "alba 2 1", "alba 3 1", "alba 4 1", "brno 4 1"}));
+  std::map<int, Clock::UtcTime> accepted;  // alba's updates, by round
+  for (const history::StoredEvent& event : project.events()) {
+    const Clock::UtcTime time = parse_utc(event.time_utc).value();
+    if (event.kind == "update_accepted" && event.facility == "alba") accepted[event.round] = time;
+    if (event.kind != "participants_frozen" || event.round > 2) continue;
+    const double waited = std::chrono::duration<double>(time - accepted.at(event.round)).count();
+    std::cout << "round " << event.round << " waited " << waited << " s for brno\n";
+    EXPECT_GE(waited, kGrace - 0.1) << event.round;
+    EXPECT_LE(waited, kGrace + kClosing) << event.round;
+  }
+  EXPECT_EQ(project.history().rounds.at(3).members.size(), 1u);
+  EXPECT_EQ(project.history().rounds.at(4).participants.size(), 2u);
 }
 
 // A changed host key pauses the facility until `xffl trust`; the other facility continues.
