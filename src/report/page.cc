@@ -95,6 +95,19 @@ void write_needs(HtmlWriter& html, const RunStory& story) {
   html.close();
 }
 
+// The present activities, as long as a coordinator reports them.
+void write_now(HtmlWriter& html, const RunStory& story) {
+  if (story.live.empty()) return;
+  html.open("section", {{"id", "now"}});
+  html.element("h2", "Now");
+  html.open("ul");
+  for (const auto& [name, activity] : story.live)
+    html.element("li", name.str() + ", round " + std::to_string(activity.round) + ": " +
+                           activity.activity + " (since " + activity.since_utc + ")");
+  html.close();
+  html.close();
+}
+
 // --- Tiles ---
 
 void tile(HtmlWriter& html, std::string target, std::string_view question, std::string_view answer,
@@ -414,6 +427,7 @@ std::string format_html(const RunStory& story, std::optional<std::chrono::second
   html.open("main");
   write_head(html, story);
   write_needs(html, story);
+  write_now(html, story);
   write_tiles(html, story);
   write_learning(html, story);
   write_time(html, story);

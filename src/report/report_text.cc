@@ -82,6 +82,11 @@ std::string format_text(const RunStory& story) {
   for (const Need& need : story.needs)
     text += "- " + log::printable(need.text, 600) +
             (need.command.empty() ? "" : "\n  run: " + log::printable(need.command, 300)) + "\n";
+  if (!story.live.empty()) text += heading("Now");
+  for (const auto& [name, activity] : story.live)
+    text += name.str() + ", round " + std::to_string(activity.round) + ": " +
+            log::printable(activity.activity, 300) + " (since " +
+            log::printable(activity.since_utc, 40) + ")\n";
   text += learning(story) + times(story);
   text += heading("What did it cost?") + "Node-hours are not counted yet.\n";
   text += troubles(story);

@@ -193,6 +193,19 @@ TEST(Page, MarksTheBeginOfEachCoordinator) {
   EXPECT_EQ(marks(resumed), 1u + 2u) << "in the rounds' figure, and in the row of each facility";
 }
 
+TEST(Page, ShowsThePresentActivities) {
+  SyntheticRun run(3);
+  run.plan(1, 2);
+  StoryContext context = run.context("pid 7 on host");
+  context.live[SyntheticRun::name(1)] = {1, "needs you: <log in>", "2026-03-01T12:00:01.000Z"};
+  const RunStory story = make_story(run.events(), context);
+  const std::string page = format_html(story);
+  EXPECT_EQ(unbalanced(page), "");
+  EXPECT_THAT(page, HasSubstr("<li>site1, round 1: needs you: &lt;log in&gt; (since 2026-03-01"));
+  EXPECT_THAT(page, HasSubstr("xffl login site1"));
+  EXPECT_THAT(format_text(story), HasSubstr("site1, round 1: needs you"));
+}
+
 TEST(Page, SaysThatFiguresWereNotMeasured) {
   SyntheticRun run(1);
   run.plan(1, 1);
