@@ -108,6 +108,17 @@ TEST_F(DatasetTest, JoinsShardsAndStopsAtTheLimit) {
   EXPECT_THROW(some.length(3), Error);
 }
 
+TEST_F(DatasetTest, GroupsTakeTurnsInACommonPath) {
+  job::JobSpec spec;
+  spec.train_paths = {write("a.tokens", {{1, 2}, {3, 4}, {5, 6}, {7, 8}, {9, 10}})};
+  spec.training.groups.count = 2;
+  const TrainingData first(spec, limits(50), 0), second(spec, limits(50), 1);
+  EXPECT_EQ(first.size(), 3u);
+  EXPECT_EQ(first.in_dataset({0, 1, 2}), (std::vector<uint64_t>{0, 2, 4}));
+  EXPECT_EQ(second.size(), 2u);
+  EXPECT_EQ(second.in_dataset({0, 1}), (std::vector<uint64_t>{1, 3}));
+}
+
 TEST_F(DatasetTest, RejectsALargerVocabulary) {
   const auto a = write("a.tokens", {{1, 2}});
   try {

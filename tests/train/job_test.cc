@@ -9,9 +9,12 @@
 
 #include "support/ranks.h"
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
+#include "xffl/checkpoint/dtype.h"
 #include "xffl/checkpoint/manifest.h"
+#include "xffl/checkpoint/model_folder.h"
 #include "xffl/llama/model_files.h"
 #include "xffl/tokens/token_shard.h"
 #include "xffl/train/run_job.h"
@@ -119,6 +122,15 @@ class WholeJob : public testing::Test {
     size_t lines = 0;
     for (std::string line; std::getline(file, line);) ++lines;
     return lines;
+  }
+
+  static void change_last_byte(const fs::path& path) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(-1, std::ios::end);
+    const auto last = static_cast<char>(file.get() ^ 1);
+    file.seekp(-1, std::ios::end);
+    file.put(last);
+    ASSERT_TRUE(file.good()) << path;
   }
 
   static void set_groups(job::JobSpec& spec, int64_t interval) {
@@ -252,6 +264,79 @@ TEST_F(WholeJob, AResumedGroupContinuesWithItsOwnCounts) {
   EXPECT_EQ(resumed.losses.size(), 1u);
   EXPECT_EQ(resumed.report.tokens, whole.report.tokens);
   EXPECT_EQ(resumed.report.update_sha256, whole.report.update_sha256);
+  EXPECT_EQ(resumed.report.world_size, 2);
+  EXPECT_FALSE(fs::exists(first.state_path)) << "a complete job leaves no checkpoint";
+}
+
+TEST_F(WholeJob, TheLastStepsOfGroupsAreExchanged) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  const std::vector<std::string> data = {write_tokens("a.tokens", 8, 2, 6),
+                                         write_tokens("bb.tokens", 8, 20, 40)};
+  const auto update = [&](const std::string& name, int64_t interval) {
+    job::JobSpec spec = job(name, data);
+    set_groups(spec, interval);
+    return run(spec, 2).report.update_sha256;
+  };
+  EXPECT_EQ(update("late", 8), update("in-time", 4));  // of 4 steps
+}
+
+TEST_F(WholeJob, ADeltaIsTheTrainedModelMinusItsInput) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  for (const job::UpdateKind kind : {job::UpdateKind::kWeights, job::UpdateKind::kDelta}) {
+    job::JobSpec spec = job(std::string(to_string(kind)), {data});
+    spec.update_kind = kind;
+    spec.update_dtype = job::FloatType::kFloat32;
+    spec.training.freeze = {"model.norm.weight"};
+    run(spec);
+  }
+  const checkpoint::ModelFolder base(dir_ / "base"), weights(dir_ / "weights/a1/update"),
+      delta(dir_ / "delta/a1/update");
+  const auto values = [](const checkpoint::ModelFolder& model, const std::string& name) {
+    std::vector<float> result(static_cast<size_t>(model.spec(name).num_elements()));
+    checkpoint::to_float(model.data(name), checkpoint::Dtype::kF32, result);
+    return result;
+  };
+  for (const checkpoint::TensorSpec& tensor : base.tensors()) {
+    const auto input = values(base, tensor.name), trained = values(weights, tensor.name);
+    std::vector<float> expected = trained;
+    for (size_t i = 0; i < expected.size(); ++i) expected[i] -= input[i];
+    EXPECT_EQ(values(delta, tensor.name), expected) << tensor.name;
+    EXPECT_EQ(trained == input, tensor.name == "model.norm.weight") << tensor.name;
+  }
+}
+
+TEST_F(WholeJob, RejectsAnotherOrADamagedInputModel) {
+  job::JobSpec spec = job("other", {write_tokens("t.tokens", 8, 2, 20)});
+  spec.base_model_sha256 = std::string(64, 'a');
+  EXPECT_EQ(test::kind_of([&] { run(spec); }), ErrorKind::kRejected);
+  spec = job("damaged", spec.train_paths);
+  change_last_byte(dir_ / "base/model.safetensors");
+  EXPECT_EQ(test::kind_of([&] { run(spec); }), ErrorKind::kRejected);
+}
+
+TEST_F(WholeJob, ContinuesFromItsOwnIntactCheckpointOnly) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  const auto steps_after = [&](const std::string& name, const auto& change) {
+    job::JobSpec first = job(name, {data});
+    first.on_stop = job::OnStop::kCheckpoint;
+    run(first, 1, [&] {
+      return num_lines(first.metrics_path) < 2 ? StopRequest::kNone : StopRequest::kFinish;
+    });
+    job::JobSpec second = job(name, {data}, 2);
+    change(second);
+    return run(second).losses.size();
+  };
+  EXPECT_EQ(steps_after("same", [](job::JobSpec&) {}), 2u);
+  EXPECT_EQ(steps_after("other", [](job::JobSpec& spec) { spec.training.learning_rate = 2e-2; }),
+            4u);
+  EXPECT_EQ(steps_after("damaged",
+                        [](job::JobSpec& spec) {
+                          for (const auto& entry :
+                               fs::directory_iterator(fs::path(spec.state_path) / "step-00000002"))
+                            if (entry.path().filename().string().find("part-") == 0)
+                              change_last_byte(entry.path());
+                        }),
+            4u);
 }
 
 }  // namespace
