@@ -30,7 +30,7 @@ class LongHistory : public testing::Test {
     history_.emplace(dir_ / "journal.db");
   }
   void begin() {
-    history_->record({}, RunCreated{RunName("0001"), "p", "s", "c"});
+    history_->record({}, RunCreated{RunName("0001"), "p", "s", "", "c"});
     history_->record({}, ModelImported{model(0), "f0", ""});
   }
   job::JobReport report(int round, const FacilityName& name) {
