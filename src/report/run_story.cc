@@ -276,7 +276,13 @@ void add_spans(AttemptStory& attempt, const RoundStory& round, Time now, int& an
     const job::JobStart& start = usage.starts.back();
     spans.until(Phase::kQueue, local_time(start.start, usage));
     if (start.train) spans.until(Phase::kLoading, local_time(*start.train, usage));
-    if (start.trained) spans.until(Phase::kTraining, local_time(*start.trained, usage));
+    if (start.trained)
+      spans.until(Phase::kTraining, local_time(*start.trained, usage));
+    else if (start.train && attempt.report)  // the coordinator saw the report before the mark
+      spans.until(Phase::kTraining,
+                  local_time(*start.train, usage) +
+                      std::chrono::duration_cast<Time::duration>(
+                          std::chrono::duration<double>(attempt.report->total_seconds)));
     spans.until(Phase::kFetching, spans.end());
   } else {
     spans.until(Phase::kJob, spans.end());

@@ -44,6 +44,22 @@ TEST(RunStory, TellsThePhasesOfAJobWithTimesApart) {
   EXPECT_EQ(story.rounds.at(1).last, SyntheticRun::name(1));
 }
 
+// The trainer writes its report before the job script marks the end of the ranks.
+TEST(RunStory, AReportEndsATrainingWithoutAMark) {
+  SyntheticRun run;
+  run.plan(1, 1);
+  run.open(1, 0);
+  job::JobUsage usage = run.usage();
+  usage.starts[0].trained.reset();
+  job::JobReport report = run.report(1, 0, 1);
+  report.total_seconds = 40;
+  run.add({1, SyntheticRun::name(0), 1},
+          history::UpdateAccepted{SyntheticRun::hash('1'), report, 0, usage}, seconds(110));
+  const auto times = time_by_phase(run.story(), SyntheticRun::name(0));
+  EXPECT_EQ(times.at(Phase::kTraining), seconds(40));
+  EXPECT_EQ(times.at(Phase::kFetching), seconds(15 + 70 - 40));
+}
+
 TEST(RunStory, AJobWithoutTimesIsNotToldApart) {
   SyntheticRun run;
   run.plan(1, 1);
