@@ -24,10 +24,10 @@ Json attempt_json(const AttemptStory& attempt) {
                {"attempt", attempt.number},
                {"outcome", name_of(attempt.outcome)},
                {"job", attempt.job_id},
-               {"opened", optional_time(attempt.opened)},
-               {"pushed", optional_time(attempt.pushed)},
-               {"submitted", optional_time(attempt.submitted)},
-               {"ended", optional_time(attempt.ended)},
+               {"opened_at", optional_time(attempt.opened)},
+               {"pushed_at", optional_time(attempt.pushed)},
+               {"submitted_at", optional_time(attempt.submitted)},
+               {"ended_at", optional_time(attempt.ended)},
                {"moved_bytes", attempt.moved_bytes},
                {"push_seconds", optional_number(attempt.push_seconds)},
                {"change", optional_number(attempt.change)},
@@ -46,9 +46,9 @@ Json attempt_json(const AttemptStory& attempt) {
 Json round_json(const RoundStory& round) {
   Json json = {{"round", round.number},
                {"evaluation", round.evaluates},
-               {"planned", optional_time(round.planned)},
-               {"frozen", optional_time(round.frozen)},
-               {"published", optional_time(round.published)},
+               {"planned_at", optional_time(round.planned)},
+               {"frozen_at", optional_time(round.frozen)},
+               {"published_at", optional_time(round.published)},
                {"last", round.last ? Json(round.last->str()) : Json(nullptr)},
                {"model_sha256", round.model_sha256},
                {"master_sha256", round.master_sha256}};
@@ -71,9 +71,9 @@ std::string format_json(const RunStory& story) {
   json["project"] = story.project;
   json["state"] = story.state;
   json["coordinator"] = story.coordinator;
-  json["written"] = format_utc(story.written);
-  json["first_event"] = format_utc(story.first_event);
-  json["last_event"] = format_utc(story.last_event);
+  json["written_at"] = format_utc(story.written);
+  json["first_event_at"] = format_utc(story.first_event);
+  json["last_event_at"] = format_utc(story.last_event);
   json["events"] = story.num_events;
   json["rounds_planned"] = story.rounds_planned;
   json["rounds_published"] = story.rounds_published;
@@ -88,8 +88,8 @@ std::string format_json(const RunStory& story) {
         {{"text", log::printable(need.text)}, {"command", log::printable(need.command)}});
   json["coordinators"] = Json::array();
   for (const CoordinatorStory& one : story.coordinators)
-    json["coordinators"].push_back({{"began", format_utc(one.began)},
-                                    {"ended", optional_time(one.ended)},
+    json["coordinators"].push_back({{"began_at", format_utc(one.began)},
+                                    {"ended_at", optional_time(one.ended)},
                                     {"end", log::printable(one.end)}});
   json["validation"] = Json::array();
   for (const status::GlobalLoss& loss : story.losses)
@@ -107,7 +107,7 @@ std::string format_json(const RunStory& story) {
   json["incidents"] = Json::array();
   for (const Incident& one : story.incidents)
     json["incidents"].push_back(
-        {{"time", format_utc(one.time)},
+        {{"at", format_utc(one.time)},
          {"round", one.round},
          {"facility", one.facility ? Json(one.facility->str()) : Json(nullptr)},
          {"attempt", one.attempt},
