@@ -4,9 +4,10 @@
 // A coordinator may be frozen at any instruction, even between check_writer() and the effect, while
 // another coordinator takes its run over. Two rules make its late effect harmless:
 //
-// - A coordinator writes and removes only files with its own epoch in their names. The one step
-// that
-//   touches another name is the rename of a complete work file, after check_writer().
+// - A coordinator writes files under names with its own epoch. The rename of a complete work file
+//   changes another name, after check_writer(). Two other changes are no renames: retention removes
+//   old models and updates under their final names, each after check_writer(), and the server of
+//   `xffl login` replaces login.sock.
 // - A coordinator first moves away the work files of all earlier epochs (take_over_work_files()). A
 //   rename whose check succeeded before the take-over then fails, because its source is gone; a
 //   check after the take-over fails.
