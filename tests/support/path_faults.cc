@@ -1,9 +1,10 @@
 // A library for LD_PRELOAD that injects faults at paths that contain the text of a variable:
 //   XFFL_FULL_FOR    mkdir fails with ENOSPC
 //   XFFL_KILL_FOR    mkdir kills the process
-//   XFFL_SIGNAL_FOR  the first open raises SIGUSR1
+//   XFFL_SIGNAL_FOR  the process gets SIGUSR1 before the first open
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -13,6 +14,16 @@
 #include <cstring>
 
 namespace {
+
+// To the process, as a batch system does: raise() would send it to this thread. Returns when the
+// thread that waits for the signal has taken it.
+void send_signal() {
+  ::kill(::getpid(), SIGUSR1);
+  sigset_t pending;
+  do {
+    ::usleep(100'000);
+  } while (::sigpending(&pending) == 0 && sigismember(&pending, SIGUSR1) == 1);
+}
 
 bool is_at(const char* path, const char* variable) {
   const char* text = std::getenv(variable);
@@ -37,6 +48,6 @@ extern "C" int open(const char* path, int flags, ...) {
   va_start(rest, flags);
   const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, mode_t) : 0;
   va_end(rest);
-  if (is_at(path, "XFFL_SIGNAL_FOR") && !signalled.exchange(true)) std::raise(SIGUSR1);
+  if (is_at(path, "XFFL_SIGNAL_FOR") && !signalled.exchange(true)) send_signal();
   return ::openat(AT_FDCWD, path, flags, mode);
 }
