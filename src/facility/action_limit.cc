@@ -11,7 +11,15 @@ namespace xffl::facility {
 
 ActionLimit::ActionLimit(const std::stop_token& stop, std::function<bool()> is_over)
     : stop_(stop), forward_(stop, [this] { either_.request_stop(); }) {
-  const auto watch = [this, over = std::move(is_over)](const std::stop_token& end) {
+  // The action itself meets the errors of `is_over`: it uses the same journal and memory.
+  const auto over = [is_over = std::move(is_over)] {
+    try {
+      return is_over();
+    } catch (const std::exception&) {
+      return false;
+    }
+  };
+  const auto watch = [this, over](const std::stop_token& end) {
     std::unique_lock lock(mutex_);
     while (!over()) {
       pause_.wait_for(lock, end, std::chrono::milliseconds(500), [] { return false; });

@@ -44,6 +44,8 @@ constexpr seconds kBegun{5}, kFetch{8}, kCleanup{8}, kTail{2}, kTraces{1};
 constexpr seconds kTimes{10}, kMetrics{60};
 // The driver waits longer for an accepted update that this machine has lost.
 constexpr seconds kRestore{120};
+// The pause between attempts to record an event on this machine after the round's deadline.
+constexpr seconds kLatePause{5};
 
 // The machine's event for an action's error; none: the error concerns this computer
 // (facility_errors.h).
@@ -95,8 +97,7 @@ class FacilityDriver::Impl {
   FacilityOutcome run(std::stop_token stop) {
     const remote::StopScope stop_scope(stop);
     obeys_deadline_ = true;
-    const history::FacilityState before = known();
-    if (!before.accepted || !has_update(*before.accepted, stop)) end_earlier_jobs(stop);
+    begin(stop);
     Step next = resume();
     for (int failures = 0;;) {
       if (const auto problem = keep_all(next.records)) {
@@ -153,6 +154,25 @@ class FacilityDriver::Impl {
   }
 
  private:
+  /// The work ahead of the machine's first step. An error of this machine may pass, as in
+  /// keep_all(); at the round's deadline the machine begins without this work.
+  void begin(std::stop_token stop) {
+    const auto began = SteadyClock::now();
+    for (int failures = 0;;) {
+      try {
+        const history::FacilityState before = known();
+        if (!before.accepted || !has_update(*before.accepted, stop)) end_earlier_jobs(stop);
+        return;
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::kIo) throw;
+        pause_after(error.what(), ++failures, stop);
+      }
+      if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
+      context_.history.check_writer();
+      if (is_past_deadline(seconds(0), began, seconds(0))) return;
+    }
+  }
+
   /// False when an accepted update is damaged and the facility has lost it: the facility trains
   /// again.
   bool has_update(const history::Accepted& accepted, std::stop_token stop) {
@@ -206,7 +226,7 @@ class FacilityDriver::Impl {
 
   // Whether the deadline ends the action now. Called by the thread of an ActionLimit.
   bool is_over(const Action& action, SteadyClock::time_point began) const {
-    if (!obeys_deadline_ || std::holds_alternative<Sleep>(action)) return false;
+    if (!obeys_deadline_) return false;
     if (std::holds_alternative<FetchUpdate>(action)) return is_past_deadline(kFetch, began, kBegun);
     if (cleanup_began_ && is_cleanup(action))
       return is_past_deadline(seconds(0), *cleanup_began_, kCleanup);
@@ -257,13 +277,19 @@ class FacilityDriver::Impl {
     Now now;
     now.time = clock.monotonic().time_since_epoch();
     now.paused = context_.history.paused(facility_.facility);
-    if (const auto ours = context_.first_submissions.of(plan_.round))
-      now.since_first_submission = clock.monotonic() - *ours;
-    else if (const auto first = parse_utc(context_.history.round(plan_.round).first_submission_utc))
-      now.since_first_submission = since(*first);
+    if (const auto first = first_submission())
+      now.since_first_submission = clock.monotonic() - *first;
     now.since_quorum = since_quorum();
     now.left = context_.history.departed(plan_.round, facility_.facility);
     return now;
+  }
+  // Notes an earlier coordinator's submission, because the limits of actions ask twice a second,
+  // and the history copies the whole round.
+  std::optional<Clock::MonotonicTime> first_submission() const {
+    if (const auto known = context_.first_submissions.of(plan_.round)) return known;
+    if (const auto first = parse_utc(context_.history.round(plan_.round).first_submission_utc))
+      context_.first_submissions.note(plan_.round, began_ - (began_utc_ - *first));
+    return context_.first_submissions.of(plan_.round);
   }
   Nanoseconds since(Clock::UtcTime time) const {
     return (began_utc_ - time) + (context_.services.clock.monotonic() - began_);
@@ -315,7 +341,9 @@ class FacilityDriver::Impl {
     log::warning("this machine does not answer as expected: will retry",
                  {site_.name_field(), {"round", plan_.round}, {"problem", problem}});
     site_.show("retrying: " + log::printable(problem, 300));
-    sleep(backoff(policy_.seed, failures), std::move(stop));
+    sleep(backoff(policy_.seed, failures), stop);
+    if (const auto limit = deadline(policy_, now()); limit && limit->is_up())
+      context_.services.clock.sleep(kLatePause, std::move(stop));  // sleep() no longer pauses
   }
 
   /// Records and logs a complete event.
@@ -348,15 +376,21 @@ class FacilityDriver::Impl {
   }
 
   /// Runs `body`, which reads at the facility for users only: until `after_deadline` after the
-  /// round's deadline, and no longer than `longest` if given.
+  /// round's deadline, and no longer than `longest` if given. Reads nothing when this machine has
+  /// no thread for the limit.
   template <class Body>
   auto within(seconds after_deadline, std::optional<seconds> longest, const Body& body) {
     const auto began = SteadyClock::now();
-    const ActionLimit limit(remote::StopScope::current(), [&] {
-      return (longest && SteadyClock::now() - began > *longest) ||
-             (obeys_deadline_ && is_past_deadline(seconds(0), began, after_deadline));
-    });
-    const remote::StopScope stop_scope(limit.token());
+    std::optional<ActionLimit> limit;
+    try {
+      limit.emplace(remote::StopScope::current(), [&] {
+        return (longest && SteadyClock::now() - began > *longest) ||
+               (obeys_deadline_ && is_past_deadline(seconds(0), began, after_deadline));
+      });
+    } catch (const Error&) {
+      return decltype(body())();
+    }
+    const remote::StopScope stop_scope(limit->token());
     return body();
   }
 
@@ -488,6 +522,10 @@ class FacilityDriver::Impl {
   /// The action's outcome. A failure of the link or of the facility is an event; a failure of this
   /// machine throws, as does kCancelled on `stop`.
   Event perform(const Action& action, std::stop_token outer) {
+    if (std::holds_alternative<Sleep>(action)) {  // sleep() itself obeys the deadline
+      const remote::StopScope stop_scope(outer);
+      return perform_now(action, outer);
+    }
     const auto began = SteadyClock::now();
     if (is_cleanup(action) && !cleanup_began_ && is_past_deadline(seconds(0), began, seconds(0)))
       cleanup_began_ = began;

@@ -200,7 +200,9 @@ class SmallFederation : public testing::Test {
   FakeClock clock_;
   std::stop_source stop_;
   facility::Observer observer_;
-  bool has_cork_ = false;                               // a third facility
+  bool has_cork_ = false;  // a third facility
+  // Called in a facility's thread, at the beginning of its part of a round.
+  std::function<void(const std::string&)> on_begin_;
   std::function<void(const job::JobSpec&)> on_submit_;  // called at each submission
   std::function<bool(const std::string&)> on_cancel_;   // gets the facility; false: the job goes on
   std::function<void(const job::JobSpec&, job::JobReport&)> change_report_;  // before it is written
@@ -269,6 +271,7 @@ class SmallFederation : public testing::Test {
   }
   std::shared_ptr<submit::Scheduler> scheduler_of(const config::Facility& facility) {
     const std::string name = facility.name.str();
+    if (on_begin_) on_begin_(name);
     const std::lock_guard lock(mutex_);
     if (make_scheduler_) return make_scheduler_(facility);
     auto& scheduler = schedulers_[name];

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 #include <thread>
@@ -66,6 +67,37 @@ TEST_F(Federation, ARefusedThreadEndsTheRunWithAnError) {
   });
   if (code == kSkipped) GTEST_SKIP() << "no system call filters here";
   EXPECT_EQ(code, exit_code(ErrorKind::kIo));
+}
+
+// The threads are those that watch the limits of actions.
+TEST_F(Federation, RefusedThreadsCostAFacilityItsRoundOnly) {
+  constexpr int kSkipped = 77;
+  for (const bool from_the_beginning : {true, false}) {
+    fs::remove_all(folder_ / "runs");
+    const int code = test::in_child([&] {
+      const auto refuse = [](const std::string& facility) {
+        if (facility == "brno" && !test::fail_calls(SYS_clone3, EAGAIN)) ::_exit(kSkipped);
+      };
+      if (from_the_beginning)
+        on_begin_ = refuse;
+      else
+        on_submit_ = [&](const job::JobSpec& spec) { refuse(spec.key.facility); };
+      trainings_["brno"].duration = hours(1);
+      const run::Outcome outcome =
+          run("policy: {on_missing: skip, quorum: 1, quorum_grace: 2h, poll_interval: 1m, "
+              "evaluate_last: false}\n");
+      if (outcome.rounds_published != 1) return 1;
+      const auto events = history::read_events(run_folder().journal());
+      const bool is_told = std::any_of(events.begin(), events.end(), [&](const auto& event) {
+        return event.kind == "facility_missing" && event.facility == "brno" &&
+               (from_the_beginning ||  // the facility has no action yet
+                event.payload.find("cannot start a thread") != std::string::npos);
+      });
+      return is_told ? 0 : 2;
+    });
+    if (code == kSkipped) GTEST_SKIP() << "no system call filters here";
+    EXPECT_EQ(code, 0) << from_the_beginning;
+  }
 }
 
 TEST_F(Federation, AReportOfAnotherAttemptIsRejected) {
