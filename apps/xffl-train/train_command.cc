@@ -36,10 +36,10 @@ void on_signal(int signal) {
 }
 
 // Takes the signals in a thread of their own, and blocks them in all others. A handler must never
-// interrupt a computation: kernels that LibTorch's oneDNN compiles at run time use the stack
-// pointer for other addresses, and the frame of a handler then overwrites the heap. (LibTorch 2.10,
-// AVX-512: with 1400 signals a second 10 of 10 trainings ended with a damaged heap, none on another
-// stack.)
+// interrupt a computation: below LibTorch's oneDNN products the frame of a handler on the
+// thread's stack damages the heap, perhaps because kernels compiled at run time use the stack
+// pointer otherwise. (LibTorch 2.11, AVX-512: with 1400 signals a second 10 of 10 trainings ended
+// with a damaged heap, none with the handler on another stack.)
 //
 // Call it before the process has other threads: they inherit the blocked signals.
 void take_signals() {

@@ -412,16 +412,10 @@ class FacilityDriver::Impl {
   // Last in the facility's part of the round, so that a restarted coordinator fetches what an
   // earlier one has not.
   void keep_metrics(const history::FacilityState& state) {
-    try {
-      within(kTraces, kMetrics, [&] {
-        for (const history::Attempt& attempt : state.attempts)
-          if (!attempt.job_id.empty()) traces_.keep_metrics(attempt.number);
-      });
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kIo) throw;
-      log::info("metrics were not fetched: curves are missing",
-                {site_.name_field(), {"round", plan_.round}, {"problem", error.what()}});
-    }
+    within(kTraces, kMetrics, [&] {
+      for (const history::Attempt& attempt : state.attempts)
+        if (!attempt.job_id.empty()) traces_.keep_metrics(attempt.number);
+    });
   }
 
   void log_event(int attempt, const history::Event& event) const {
