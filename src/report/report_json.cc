@@ -1,5 +1,3 @@
-#include <cmath>
-
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/report/format.h"
@@ -91,14 +89,7 @@ std::string format_json(const RunStory& story) {
     json["coordinators"].push_back({{"began_at", format_utc(one.began)},
                                     {"ended_at", optional_time(one.ended)},
                                     {"end", log::printable(one.end)}});
-  json["validation"] = Json::array();
-  for (const status::GlobalLoss& loss : story.losses)
-    json["validation"].push_back({{"round", loss.round},
-                                  {"facility", loss.facility.str()},
-                                  {"set", loss.set},
-                                  {"tokens", loss.tokens},
-                                  {"loss", loss.nll},
-                                  {"perplexity", std::exp(loss.nll)}});
+  json["validation"] = status::losses_json(story.losses);
   json["rounds"] = Json::array();
   for (const auto& [number, round] : story.rounds) json["rounds"].push_back(round_json(round));
   json["attempts"] = Json::array();

@@ -308,15 +308,20 @@ std::string format_status_json(const RunStatus& status) {
     else
       json["rounds_detail"].push_back(round_json(status, number, round));
   }
-  json["validation"] = Json::array();
-  for (const GlobalLoss& loss : global_losses(status.run_state))
-    json["validation"].push_back({{"round", loss.round},
-                                  {"facility", loss.facility.str()},
-                                  {"set", loss.set},
-                                  {"tokens", loss.tokens},
-                                  {"loss", loss.nll},
-                                  {"perplexity", std::exp(loss.nll)}});
+  json["validation"] = losses_json(global_losses(status.run_state));
   return json.dump(2) + "\n";
+}
+
+Json losses_json(const std::vector<GlobalLoss>& losses) {
+  Json list = Json::array();
+  for (const GlobalLoss& loss : losses)
+    list.push_back({{"round", loss.round},
+                    {"facility", loss.facility.str()},
+                    {"set", loss.set},
+                    {"tokens", loss.tokens},
+                    {"loss", loss.nll},
+                    {"perplexity", std::exp(loss.nll)}});
+  return list;
 }
 
 std::vector<GlobalLoss> global_losses(const history::RunState& run_state) {

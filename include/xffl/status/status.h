@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "xffl/base/clock.h"
+#include "xffl/base/json.h"
 #include "xffl/history/run_folder.h"
 #include "xffl/history/run_history.h"
 
@@ -57,6 +58,9 @@ struct GlobalLoss {
 /// losses of the model of round k. The evaluation (policy.evaluate_last) has the losses of the last
 /// model. A facility that was missing in a round has no loss.
 std::vector<GlobalLoss> global_losses(const history::RunState& run_state);
+
+/// The list `validation` of `xffl status --json` and `xffl report --json`.
+Json losses_json(const std::vector<GlobalLoss>& losses);
 
 /// A table: a row for each published model, a column for each facility's set, cells "loss
 /// (perplexity)", or "-" for a missing loss. Empty if no facility has reported a loss. Names the
