@@ -12,11 +12,11 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 jobs=$(nproc)
-stage() { # stage NAME COMMAND...: prints the command's seconds and returns the command's exit code
+stage() { # stage NAME COMMAND...: prints the command's seconds and failure, and returns its exit code
   local name=$1 start=$SECONDS code=0
   shift
   "$@" || code=$?
-  echo "test: $name: $((SECONDS - start)) s"
+  echo "test: $name: $((SECONDS - start)) s$([ $code = 0 ] || echo ", FAILED with exit code $code")"
   return $code
 }
 modules_under() { # modules_under PRESET MODULE...: builds and runs these modules' tests
@@ -24,7 +24,8 @@ modules_under() { # modules_under PRESET MODULE...: builds and runs these module
   shift
   pattern="^($(IFS='|'; echo "$*"))\\."
   stage "build of $preset" scripts/build.sh "$preset" "${@/%/_test}" &&
-    stage "tests of $preset" ctest --preset "$preset" -R "$pattern" -LE 'python|testbed' -j"$jobs" --progress
+    stage "tests of $preset" ctest --preset "$preset" -R "$pattern" -LE 'python|testbed' -j"$jobs" --progress \
+      --output-junit "$PWD/build/$preset/tests.xml"
 }
 build_for_cuda() {
   if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
@@ -41,13 +42,14 @@ fuzz() {
       "the preset dev runs their corpora"
     return
   fi
-  stage "build of fuzz" scripts/build.sh fuzz && stage "fuzz targets" ctest --preset fuzz -L fuzz -j"$jobs" --progress
+  stage "build of fuzz" scripts/build.sh fuzz &&
+    stage "fuzz targets" ctest --preset fuzz -L fuzz -j"$jobs" --progress --output-junit "$PWD/build/fuzz/tests.xml"
 }
 stage "dependencies" scripts/bootstrap.sh test
 stage "build" scripts/build.sh dev
 
 report=$PWD/build/dev/tests.xml federations_report=$PWD/build/dev/federation_tests.xml federations_log=$PWD/build/dev/federation_tests.log
-rm -f "$report" "$federations_report"
+rm -f build/*/tests.xml "$federations_report"
 # No test gets a second try. Real daemons need CPU time within their own time limits, hence the priority over all other parts.
 ctest --preset dev -j$((jobs + 1)) --output-on-failure --output-junit "$federations_report" -L 'testbed|e2e' "$@" >"$federations_log" 2>&1 &
 federations=$!
@@ -66,7 +68,7 @@ trap - EXIT
 cat "$federations_log"
 echo "test: $SECONDS s in all"
 reports=()
-for file in "$report" "$federations_report"; do [ ! -f "$file" ] || reports+=("$file"); done
+for file in build/*/tests.xml "$federations_report"; do [ ! -f "$file" ] || reports+=("$file"); done
 [ ${#reports[@]} = 0 ] || python3 scripts/test_report.py "${reports[@]}"
 [ $code = 0 ] || echo "test: FAILED: the exit code of a part is $code" >&2
 exit $code

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Prints failed tests with the end of their output, and skipped tests with their reasons, from reports of
-`ctest --output-junit`.
+`ctest --output-junit`. The folder of a report names the preset.
 
     test_report.py REPORT.xml...
 
 Reasons are the messages of GTEST_SKIP(), the list of pytest -rs, and lines of scripts that begin with SKIP, SKIPPED or skipped.
 """
+import os
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -27,17 +28,18 @@ def print_end(lines):
         print("  " + line[:SHOWN_COLUMNS])
 
 
-def print_failure(case, output):
-    print(f"FAILED: {case.get('name')} after {float(case.get('time', 0)):.0f} s; the end of its output:")
+def print_failure(preset, case, output):
+    print(f"FAILED in {preset}: {case.get('name')} after {float(case.get('time', 0)):.0f} s; the end of its output:")
     print_end(output.rstrip().splitlines())
 
 
 def main():
     by_reason = {}
-    for case in (case for report in sys.argv[1:] for case in ElementTree.parse(report).iter("testcase")):
+    cases = [(report, case) for report in sys.argv[1:] for case in ElementTree.parse(report).iter("testcase")]
+    for report, case in cases:
         output = "".join(node.text or "" for node in case.iter("system-out"))
         if case.find("failure") is not None or case.get("status") == "fail":
-            print_failure(case, output)
+            print_failure(os.path.basename(os.path.dirname(os.path.abspath(report))), case, output)
             continue
         why = reasons(output)
         if not why and (case.find("skipped") is not None or case.get("status") in ("notrun", "disabled")):

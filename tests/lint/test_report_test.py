@@ -36,7 +36,7 @@ MORE = """<?xml version="1.0"?><testsuite>
 </system-out></testcase>
 </testsuite>"""
 EXPECTED = """\
-FAILED: broken after 3 s; the end of its output:
+FAILED in asan: broken after 3 s; the end of its output:
 """ + 23 * "  line\n" + """\
   expected 1
   SKIPPED: not this time
@@ -47,7 +47,8 @@ SKIPPED 1: no reason given (mute)
 """
 
 with tempfile.TemporaryDirectory() as folder:
-    report = pathlib.Path(folder) / "tests.xml"
+    report = pathlib.Path(folder) / "asan/tests.xml"
+    report.parent.mkdir()
     report.write_text(REPORT)
     more = pathlib.Path(folder) / "more.xml"
     more.write_text(MORE)
