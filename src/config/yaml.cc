@@ -171,7 +171,8 @@ class TreeBuilder final : public YAML::EventHandler {
   /// Adds the parser's error, with a better line and column where they are known.
   void syntax_problem(const YAML::ParserException& error) {
     const std::string_view message = error.msg;
-    if (message.find("EOF in scalar") != std::string_view::npos) {
+    // "\x04" is yaml-cpp's sign of the text's end, here after a backslash.
+    if (message.find("EOF in scalar") != std::string_view::npos || message.ends_with('\x04')) {
       const size_t quote = next_quote(text_, last_end_);
       return problem(position(text_, quote), "this quote is never closed");
     }
@@ -189,7 +190,8 @@ class TreeBuilder final : public YAML::EventHandler {
     for (const int line : {mark.line, mark.line - 1})
       if (const int tab = tab_in_indentation(text_, line); tab > 0)
         return problem({line, tab}, "a tab: YAML is indented with blanks");
-    problem(mark, "not YAML: " + std::string(message));
+    // yaml-cpp names the byte that it did not expect, which may be a part of a character.
+    problem(mark, "not YAML: " + log::printable(message));
   }
 
   Node take_root() { return std::move(root_); }
@@ -309,7 +311,7 @@ Node read_yaml(std::string_view text, std::vector<Problem>& problems) {
     }
     return {};
   } catch (const YAML::Exception& error) {
-    problems.push_back({0, 0, std::string("not YAML: ") + error.msg});
+    problems.push_back({0, 0, "not YAML: " + log::printable(error.msg)});
     return {};
   } catch (const StopReading&) {
     return {};

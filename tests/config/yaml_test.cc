@@ -56,7 +56,13 @@ TEST(ReadYaml, RejectsAmbiguousYaml) {
   EXPECT_EQ(problems("a: [1,\n\t2]\n"), "") << "between brackets it does not matter";
 }
 
+TEST(ReadYaml, ShowsAnEscapedByteReadably) {
+  EXPECT_EQ(problems("a: \"b\\\xc3\xa9\"\n"),
+            "f:1:8: error: not YAML: unknown escape character: \\xC3");
+}
+
 TEST(ReadYaml, FindsTheQuoteThatIsNeverClosed) {
+  EXPECT_EQ(problems("a: \"b\\"), "f:1:4: error: this quote is never closed");
   EXPECT_EQ(problems("a: \"abc\nb: 3\n"), "f:1:4: error: this quote is never closed");
   EXPECT_EQ(problems("a: \"abc"), "f:1:4: error: this quote is never closed");
   EXPECT_EQ(problems("a: 'abc"), "f:1:4: error: this quote is never closed");
