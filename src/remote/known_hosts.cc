@@ -27,7 +27,10 @@ std::vector<Line> read_lines(const std::filesystem::path& file) {
     const size_t space = text.find(' ');
     if (!text.empty() && text[0] != '#' && text[0] != '@' && space != std::string::npos) {
       std::istringstream names(text.substr(0, space));
-      for (std::string name; std::getline(names, name, ',');) line.names.push_back(name);
+      // No host has a name like the start of a comment or a marker: once first in its line, such a
+      // name would hide the line's other hosts.
+      for (std::string name; std::getline(names, name, ',');)
+        if (!name.starts_with('#') && !name.starts_with('@')) line.names.push_back(name);
       line.key = text.substr(space + 1);
     }
     lines.push_back(std::move(line));

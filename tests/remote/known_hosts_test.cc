@@ -48,6 +48,17 @@ TEST_F(KnownHosts, ANewKeyReplacesOnlyTheKeysOfItsHost) {
   EXPECT_EQ(read_file(file_, 10'000).find("# by hand\n"), 0u);
 }
 
+TEST_F(KnownHosts, ANewKeyKeepsTheOtherHostsOfALineWithANameLikeAMarker) {
+  for (const char* name : {"@marker", "#comment"}) {
+    make_dirs(file_.parent_path());
+    write_file_atomic(file_,
+                      "login.site," + std::string(name) + ",login2.site " + one_.line() + "\n");
+    pin_key(file_, login_, two_);
+    EXPECT_EQ(pinned_keys(file_, login_), std::vector{two_});
+    EXPECT_EQ(pinned_keys(file_, {"login2.site", 22}), std::vector{one_}) << name;
+  }
+}
+
 TEST_F(KnownHosts, RejectsADamagedLine) {
   make_dirs(file_.parent_path());
   write_file_atomic(file_, "login.site ssh-ed25519 AAAA\n");
