@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "xffl/base/resources.h"
@@ -50,16 +51,39 @@ class Pipeline {
   }
 
   void run() {
-    {
-      std::vector<std::jthread> threads;
-      for (int i = 0; i < num_threads_; ++i) threads.emplace_back([this] { work(); });
-      for (size_t i = 1; i < writes_.size(); ++i) threads.emplace_back([this, i] { consume(i); });
-      consume(0);
-    }
+    if (!run_in_threads()) run_serially();
     if (error_) std::rethrow_exception(error_);
   }
 
  private:
+  // Returns false when the system refuses a thread that the pipeline needs. No thread has computed
+  // or written a block then.
+  bool run_in_threads() {
+    std::vector<std::jthread> threads;
+    const size_t num_consumers = writes_.size() - 1;
+    try {
+      for (size_t i = 1; i <= num_consumers; ++i) threads.emplace_back([this, i] { consume(i); });
+      for (int i = 0; i < num_threads_; ++i) threads.emplace_back([this] { work(); });
+    } catch (const std::system_error&) {  // a limit of the system
+    }
+    if (threads.size() <= num_consumers) {
+      const std::lock_guard lock(mutex_);
+      limit_ = 0;  // ends the consumers
+      changed_.notify_all();
+      return false;
+    }
+    consume(0);
+    return true;
+  }
+
+  void run_serially() {
+    std::vector<Bytes>& outputs = slots_.front().outputs;
+    for (uint64_t index = 0; index < blocks_.size(); ++index) {
+      compute_(blocks_.at(index), outputs);
+      for (size_t i = 0; i < writes_.size(); ++i) writes_[i](outputs[i]);
+    }
+  }
+
   struct Slot {
     uint64_t ready_for = UINT64_MAX;  // the index of the complete block in the slot
     std::vector<Bytes> outputs;

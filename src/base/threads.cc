@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <system_error>
 #include <vector>
 
 namespace xffl {
@@ -28,10 +29,19 @@ void parallel_for(size_t count, size_t num_threads, const std::function<void(siz
   };
   {
     std::vector<std::jthread> threads;
-    for (size_t i = 1; i < std::min(num_threads, count); ++i) threads.emplace_back(work);
+    for (size_t i = 1; i < std::min(num_threads, count); ++i)
+      threads.push_back(start_if_granted(work));
     work();
   }
   if (error) std::rethrow_exception(error);
+}
+
+std::jthread start_if_granted(const std::function<void()>& body) {
+  try {
+    return std::jthread(body);
+  } catch (const std::system_error&) {  // a limit of the system
+    return {};
+  }
 }
 
 struct BlockPool::Shelf {
@@ -59,7 +69,9 @@ std::shared_ptr<std::byte[]> BlockPool::take() {
 }
 
 BlockWorker::BlockWorker(size_t max_blocks, std::function<void(const Block&)> work)
-    : max_blocks_(max_blocks), work_(std::move(work)), thread_([this] { run(); }) {}
+    : max_blocks_(max_blocks),
+      work_(std::move(work)),
+      thread_(start_if_granted([this] { run(); })) {}
 
 BlockWorker::~BlockWorker() {
   const std::lock_guard lock(mutex_);
@@ -68,6 +80,7 @@ BlockWorker::~BlockWorker() {
 }
 
 void BlockWorker::put(const Block& block) {
+  if (!thread_.joinable()) return work_(block);
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return error_ || blocks_.size() < max_blocks_; });
   rethrow();

@@ -16,7 +16,7 @@ constexpr uint64_t kReadBackBytes = 1u << 19;
 }  // namespace
 
 TrailingHash::TrailingHash(int fd, std::filesystem::path path)
-    : fd_(fd), path_(std::move(path)), thread_([this] { run(); }) {}
+    : fd_(fd), path_(std::move(path)), thread_(start_if_granted([this] { run(); })) {}
 
 TrailingHash::~TrailingHash() {
   const std::lock_guard lock(mutex_);
@@ -39,6 +39,10 @@ void TrailingHash::written(uint64_t end) {
 
 ManifestFile TrailingHash::finish(uint64_t size, std::string name) {
   std::unique_lock lock(mutex_);
+  if (!thread_.joinable()) {
+    blocks_.clear();
+    while (hashed_ < size) step(lock);
+  }
   changed_.wait(lock, [&] { return error_ || hashed_ == size; });
   if (error_) std::rethrow_exception(error_);
   return hash_.finish(std::move(name));

@@ -28,7 +28,7 @@ class TrailingHash {
   /// Declares that the file holds the bytes [0, end).
   void written(uint64_t end);
   /// Waits until the thread has hashed all `size` bytes; the caller has written these bytes before.
-  /// Rethrows read errors.
+  /// Without a thread, hashes the bytes. Rethrows read errors.
   ManifestFile finish(uint64_t size, std::string name);
 
  private:

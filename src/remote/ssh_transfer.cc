@@ -17,6 +17,7 @@
 #include "upload_flow.h"
 #include "xffl/base/error.h"
 #include "xffl/base/shell.h"
+#include "xffl/base/threads.h"
 
 namespace xffl::remote {
 namespace {
@@ -56,17 +57,20 @@ void in_parallel(uint64_t offset, uint64_t length, int streams, const WriteRange
   std::exception_ptr problem;
   {
     std::vector<std::jthread> threads;
-    for (uint64_t i = 0; i < count; ++i)
-      threads.emplace_back(
-          [&, begin = offset + length * i / count, end = offset + length * (i + 1) / count] {
-            try {
-              write(begin, end, stop_all.get_token());
-            } catch (...) {  // a thread's top; in_parallel() throws it again
-              const std::lock_guard lock(mutex);
-              if (!problem) problem = std::current_exception();
-              stop_all.request_stop();
-            }
-          });
+    for (uint64_t i = 0; i < count; ++i) {
+      const auto write_range = [&, begin = offset + length * i / count,
+                                end = offset + length * (i + 1) / count] {
+        try {
+          write(begin, end, stop_all.get_token());
+        } catch (...) {  // a thread's top; in_parallel() throws it again
+          const std::lock_guard lock(mutex);
+          if (!problem) problem = std::current_exception();
+          stop_all.request_stop();
+        }
+      };
+      threads.push_back(start_if_granted(write_range));
+      if (!threads.back().joinable()) write_range();
+    }
   }
   if (problem) std::rethrow_exception(problem);
 }

@@ -2,9 +2,11 @@
 // and `cancel`.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "xffl/checkpoint/manifest.h"
@@ -48,6 +50,11 @@ FirstModels make_first_models(const config::Experiment& experiment,
                               const std::filesystem::path& round);
 
 // --- A round (run_round.cc) --------------------------------------------------------------------
+
+/// Starts a thread for one facility. While the system refuses the thread, tries again every 10 s,
+/// so that a crowded machine delays a facility and does not end the run. Throws kCancelled on
+/// `stop`.
+std::jthread start_thread(const std::function<void()>& body, Clock& clock, std::stop_token stop);
 
 /// Runs `plan` from its state in the journal to the published global model. Throws kFailed when a
 /// facility is missing and the policy does not allow it, kCancelled on `stop`.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include "run_parts.h"
@@ -62,8 +63,14 @@ std::vector<FacilityThread> drive_facilities(facility::Context& context,
     if (failed && !plan.evaluates) round_stop.request_stop();
   };
   std::vector<std::jthread> threads;
-  for (size_t i = 0; i < all.size(); ++i)
-    threads.emplace_back([&, i] { drive(all[i], plan.facilities[i]); });
+  for (size_t i = 0; i < all.size(); ++i) {
+    try {
+      threads.push_back(start_thread([&, i] { drive(all[i], plan.facilities[i]); },
+                                     context.services.clock, round_stop.get_token()));
+    } catch (const Error&) {  // a stop of the round before its last thread
+      all[i].error = std::current_exception();
+    }
+  }
   for (std::jthread& thread : threads) thread.join();
   return all;
 }
@@ -207,6 +214,23 @@ void record_missing(facility::Context& context, const plan::RoundPlan& plan,
 }
 
 }  // namespace
+
+std::jthread start_thread(const std::function<void()>& body, Clock& clock, std::stop_token stop) {
+  constexpr std::chrono::seconds kPause(10);
+  for (bool logged = false;; logged = true) {
+    try {
+      return std::jthread(body);
+    } catch (const std::system_error& error) {
+      if (!logged)
+        log::warning(
+            "this machine refuses a thread for a facility: its round begins when the machine "
+            "grants one (limits: `ulimit -u`, the session's cgroup)",
+            {{"problem", error.what()}});
+    }
+    if (!clock.sleep(kPause, stop))
+      throw Error(ErrorKind::kCancelled, "stopped while this machine refused a thread");
+  }
+}
 
 void run_round(facility::Context& context, const plan::RoundPlan& plan, std::stop_token stop) {
   const auto began = context.services.clock.monotonic();

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "models.h"
+#include "support/refused_threads.h"
 #include "support/temp_dir.h"
 #include "xffl/aggregate/aggregate.h"
 
@@ -52,6 +53,27 @@ TEST_F(Average, RoundsOnceToBf16) {
   const Input b = input("b", {{"w", {{1}, {1.0f + 0x1p-8f + 0x1p-23f}}}}, 0x1p-17);
   average_weights({a, b}, Dtype::kBF16, dir_ / "out");
   EXPECT_THAT(read_tensor(dir_ / "out", "w"), ElementsAre(1.0f + 0x1p-7f));
+}
+
+TEST_F(Average, NeedsNoThreadBesidesItsOwn) {
+  Tensors tensors;  // more blocks than the pipeline has places for
+  for (int i = 0; i < 100; ++i)
+    tensors["w" + std::to_string(i)] = {{2}, {static_cast<float>(i), 2}};
+  const Input a = input("a", tensors, 1);
+  const Input b = input("b", tensors, 1);
+  average_weights({a, b}, Dtype::kF32, dir_ / "out");
+  const std::string expected = checkpoint::read_manifest(dir_ / "out").root_sha256();
+  int completed = 0;
+  for (const int refusals : {1, 1000})
+    for (int granted = 0;; ++granted) {
+      fs::remove_all(dir_ / "out");
+      const test::RefusedThreads refused(granted, refusals);
+      average_weights({a, b}, Dtype::kF32, dir_ / "out");
+      if (!refused.any()) break;
+      ++completed;
+      EXPECT_EQ(checkpoint::read_manifest(dir_ / "out").root_sha256(), expected);
+    }
+  EXPECT_GE(completed, 2);
 }
 
 TEST_F(Average, EveryOrderOfInputsGivesTheSameBytes) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 
+#include "support/refused_threads.h"
 #include "support/thrown.h"
 #include "xffl/base/error.h"
 
@@ -28,6 +29,16 @@ TEST(ParallelFor, EndsEarlyAndRethrowsTheErrorOfTheLowestIndex) {
     };
     EXPECT_EQ(test::message_of(ErrorKind::kRejected, [&] { parallel_for(1000, 4, body); }), "5");
     EXPECT_LT(calls, 20u);
+  }
+}
+
+TEST(ParallelFor, UsesTheThreadsThatTheSystemGrants) {
+  for (const int granted : {0, 2}) {
+    const test::RefusedThreads refused(granted, 100);
+    std::vector<std::atomic<int>> calls(100);
+    parallel_for(calls.size(), 4, [&](size_t i) { ++calls[i]; });
+    for (const std::atomic<int>& count : calls) EXPECT_EQ(count, 1);
+    EXPECT_TRUE(refused.any());
   }
 }
 

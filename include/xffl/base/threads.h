@@ -14,9 +14,14 @@
 
 namespace xffl {
 
-/// Calls `body(i)` for 0 <= i < count on at most `num_threads` threads, the caller's included. An
-/// exception ends the loop early; parallel_for() rethrows the exception of the lowest index.
+/// Calls `body(i)` for 0 <= i < count on at most `num_threads` threads, the caller's included; on
+/// fewer when the system refuses a thread. An exception ends the loop early; parallel_for()
+/// rethrows the exception of the lowest index.
 void parallel_for(size_t count, size_t num_threads, const std::function<void(size_t)>& body);
+
+/// Starts a thread for work that the caller can also do by itself. Returns no thread (not joinable)
+/// when the system refuses one.
+std::jthread start_if_granted(const std::function<void()>& body);
 
 /// Bytes of a file at `offset`, shared between workers.
 struct Block {
@@ -46,7 +51,7 @@ class BlockPool {
 class BlockWorker {
  public:
   /// The worker's thread calls `work` for each block. After an exception of `work`, the worker
-  /// drops later blocks.
+  /// drops later blocks. When the system refuses the thread, put() calls `work`.
   BlockWorker(size_t max_blocks, std::function<void(const Block&)> work);
   ~BlockWorker();  // processes the queued blocks first and drops their errors
 
