@@ -14,6 +14,7 @@
 #include "xffl/base/resources.h"
 #include "xffl/base/sha256.h"
 #include "xffl/base/threads.h"
+#include "xffl/base/utf8.h"
 
 namespace xffl::checkpoint {
 namespace {
@@ -28,12 +29,6 @@ constexpr uint64_t kMinChunkBytes = 4096;
 
 bool is_manifest_file_name(const std::string& name) {
   return is_plain_file_name(name) && name != kManifestName;
-}
-
-std::string lower_case(std::string text) {
-  for (char& c : text)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return text;
 }
 
 // The number of prefix hashes of a file.
@@ -151,7 +146,7 @@ Manifest parse_manifest(std::string_view json, std::string_view origin) {
                                            manifest.files.back().name +
                                            "'; names should be sorted and unique");
     }
-    if (!folded.insert(lower_case(file.name)).second)
+    if (!folded.insert(ascii_lower_case(file.name)).second)
       throw Error(ErrorKind::kCorrupt,
                   where + ": another name differs from '" + file.name + "' only in case");
     manifest.files.push_back(std::move(file));

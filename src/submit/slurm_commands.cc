@@ -8,6 +8,7 @@
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/base/utf8.h"
 
 namespace xffl::submit {
 namespace {
@@ -252,13 +253,6 @@ bool contains_any(std::string_view text, std::span<const std::string_view> parts
   });
 }
 
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return lower;
-}
-
 struct StateName {
   std::string_view name;
   JobState state;
@@ -332,7 +326,7 @@ constexpr auto kHolds = std::to_array<std::string_view>({
 
 std::string letters_of(std::string_view reason) {
   std::string letters;
-  for (const char c : lower_case(reason))
+  for (const char c : ascii_lower_case(reason))
     if (c >= 'a' && c <= 'z') letters += c;
   return letters;
 }
@@ -518,7 +512,7 @@ std::optional<std::vector<QueueRow>> read_accounting(std::string_view text) {
 }
 
 Submission::Kind classify_rejection(std::string_view text, int exit_code) {
-  const std::string lower = lower_case(text);
+  const std::string lower = ascii_lower_case(text);
   // No sbatch: on a login node a file system may be absent, or a limit may be reached, for a while.
   if (is_no_command(exit_code)) return Submission::Kind::kUnknown;
   if (contains_any(lower, kUnknownOutcome)) return Submission::Kind::kUnknown;

@@ -1,7 +1,8 @@
-// Character boundaries in UTF-8.
+// Character boundaries in UTF-8, and lower case without a locale.
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace xffl {
@@ -21,6 +22,14 @@ constexpr size_t utf8_length(std::string_view text, size_t i) {
   const bool overlong = (first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90);
   const bool outside = (first == 0xed && second > 0x9f) || (first == 0xf4 && second > 0x8f);
   return overlong || outside ? 0 : length;
+}
+
+/// Changes A-Z only, in any locale.
+inline std::string ascii_lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return lower;
 }
 
 }  // namespace xffl
