@@ -1,11 +1,7 @@
-// Shared by the commands of a project: the folder of its runs, and the end on a signal.
+// Shared by the commands of a project: the folder of its runs.
 #pragma once
 
-#include <chrono>
 #include <filesystem>
-#include <memory>
-#include <optional>
-#include <stop_token>
 #include <string>
 
 #include "xffl/config/experiment.h"
@@ -37,25 +33,6 @@ config::Experiment experiment_of(const ProjectOptions& options, const history::R
 
 /// Throws kNotFound, with the fix, unless the model and the adapter of round 1 exist.
 void require_model(const config::Experiment& experiment);
-
-/// Requests a stop on the first SIGINT, SIGTERM or SIGHUP; a second one ends the process at once
-/// (exit code 130). Only one instance at a time.
-class StopOnSignal {
- public:
-  /// Prints `message` on the first signal. With `patience`, ends the process, with the exit code of
-  /// kCancelled, if it still runs this long after the first signal. `patience` is for work that
-  /// survives a kill at any instant.
-  explicit StopOnSignal(std::string message = "detaching; jobs at the facilities keep running",
-                        std::optional<std::chrono::seconds> patience = {});
-  ~StopOnSignal();
-  StopOnSignal(const StopOnSignal&) = delete;
-  StopOnSignal& operator=(const StopOnSignal&) = delete;
-  std::stop_token token() const;
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
-};
 
 /// `xffl run --detach`. Starts `xffl run` in a session of its own, and returns when that process
 /// holds the run or has completed it. Throws the error that the process ended with. `name` is the

@@ -10,6 +10,7 @@
 #include "commands.h"
 #include "credentials.h"
 #include "project.h"
+#include "stop_on_signal.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/report/format.h"

@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "project.h"
 #include "round_display.h"
+#include "stop_on_signal.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"

@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "credentials.h"
 #include "project.h"
+#include "stop_on_signal.h"
 #include "terminal.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"

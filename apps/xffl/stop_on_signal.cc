@@ -1,0 +1,66 @@
+#include "stop_on_signal.h"
+
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <thread>
+
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+
+namespace xffl {
+
+struct StopOnSignal::State {
+  std::stop_source stop;
+  UniqueFd signals;
+  sigset_t before{};
+  std::jthread thread;
+};
+
+StopOnSignal::StopOnSignal(std::string message, std::optional<std::chrono::seconds> patience)
+    : state_(std::make_unique<State>()) {
+  // Blocks the signals before other threads start, so that the signals reach only the descriptor.
+  sigset_t set;
+  sigemptyset(&set);
+  for (int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, number);
+  ::pthread_sigmask(SIG_BLOCK, &set, &state_->before);
+  state_->signals = UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!state_->signals) throw system_error("watch signals", errno);
+  state_->thread = std::jthread(
+      [state = state_.get(), message = std::move(message), patience](const std::stop_token& end) {
+        auto exit_at = std::chrono::steady_clock::time_point::max();
+        while (!end.stop_requested()) {
+          if (std::chrono::steady_clock::now() > exit_at) {
+            std::fprintf(
+                stderr, "xffl: stopped before a long operation has ended; run again to continue\n");
+            ::_exit(exit_code(ErrorKind::kCancelled));
+          }
+          signalfd_siginfo info;
+          if (::read(state->signals.get(), &info, sizeof info) != sizeof info) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            continue;
+          }
+          if (state->stop.stop_requested()) ::_exit(130);
+          std::fprintf(stderr, "\nxffl: %s (a second signal exits at once)\n", message.c_str());
+          if (patience) exit_at = std::chrono::steady_clock::now() + *patience;
+          state->stop.request_stop();
+        }
+      });
+}
+
+StopOnSignal::~StopOnSignal() {
+  state_->thread.request_stop();
+  state_->thread.join();
+  // A pending signal would end the process when its delivery is allowed again.
+  signalfd_siginfo info;
+  while (::read(state_->signals.get(), &info, sizeof info) == sizeof info) {
+  }
+  ::pthread_sigmask(SIG_SETMASK, &state_->before, nullptr);
+}
+
+std::stop_token StopOnSignal::token() const { return state_->stop.get_token(); }
+
+}  // namespace xffl
