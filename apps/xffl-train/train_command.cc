@@ -77,7 +77,8 @@ void train_command(const CommonOptions& common, const std::string& job_path, boo
                                   rank.rendezvous.local_world_size,
                                   version_line(),
                                   [] { return stop_request.load(); },
-                                  benchmark};
+                                  benchmark,
+                                  rank.rendezvous.local_rank};
   // The job outlives an error in run_as_rank(): see end_process().
   train::Job job(spec, context);
   run_as_rank(rank, [&] { train::with_translated_context(spec.key.name(), [&] { job.run(); }); });

@@ -214,7 +214,8 @@ void read_fields(JsonObject& object, const FieldTable& table, void* out, int ver
 void write_fields(Json& json, const FieldTable& table, const void* object) {
   for (const Field& field : table.json) {
     Json value = write_field(field, object);
-    if (!field.omit_empty || value != "") json[std::string(field.name)] = std::move(value);
+    const bool empty = value == "" || value == 0;
+    if (!field.omit_empty || !empty) json[std::string(field.name)] = std::move(value);
   }
 }
 

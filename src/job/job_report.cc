@@ -46,7 +46,13 @@ const FieldTable& report_fields() {
       field("scheduler_job_id", &R::scheduler_job_id, "", {.max = 64}),
       field("restarts", &R::restarts, "", {.max = 1e6}),
       field("trainer", &R::trainer, "", {.max = 200}),
-      // An earlier coordinator does not know this key.
+      // An earlier coordinator does not know the keys below.
+      field("nodes", &R::nodes, "", {.max = 1 << 24, .omit_empty = true}),
+      field("data_files", &R::data_files, "", {.max = kMaxCount, .omit_empty = true}),
+      field("data_bytes", &R::data_bytes, "", {.max = kMaxCount, .omit_empty = true}),
+      field("data_sha256", &R::data_sha256, "", {.validate = validate_sha256, .omit_empty = true}),
+      field("program_sha256", &R::program_sha256, "",
+            {.validate = validate_sha256, .omit_empty = true}),
       field("optimizer_lost", &R::optimizer_lost, "", {.max = kMaxReasonBytes, .omit_empty = true}),
   });
   return fields;

@@ -50,6 +50,13 @@ void run_and_sync(comm::Group& group, at::Device device, bool mine, Wait wait,
                                       " stopped the job: see its output for the reason");
 }
 
+at::Tensor values_of_ranks(comm::Group& group, at::Device device, int64_t mine) {
+  const auto options = at::TensorOptions().dtype(at::kLong).device(device);
+  at::Tensor all_W = at::empty({group.size()}, options);
+  group.all_gather(all_W, at::full({1}, mine, options));
+  return all_W;
+}
+
 }  // namespace
 
 Error translated(const std::exception& error) {
@@ -78,10 +85,11 @@ void on_all_ranks_without_timeout(comm::Group& group, at::Device device,
 }
 
 int64_t max_over_ranks(comm::Group& group, at::Device device, int64_t mine) {
-  const auto options = at::TensorOptions().dtype(at::kLong).device(device);
-  const at::Tensor all_W = at::empty({group.size()}, options);
-  group.all_gather(all_W, at::full({1}, mine, options));
-  return all_W.max().item<int64_t>();
+  return values_of_ranks(group, device, mine).max().item<int64_t>();
+}
+
+int64_t sum_over_ranks(comm::Group& group, at::Device device, int64_t mine) {
+  return values_of_ranks(group, device, mine).sum().item<int64_t>();
 }
 
 StopRequest strongest_stop_request(comm::Group& group, at::Device device, StopRequest mine) {

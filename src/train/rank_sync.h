@@ -30,6 +30,8 @@ StopRequest strongest_stop_request(comm::Group& group, at::Device device, StopRe
 
 /// Returns the largest of the ranks' values.
 int64_t max_over_ranks(comm::Group& group, at::Device device, int64_t mine);
+/// Returns the sum of the ranks' values.
+int64_t sum_over_ranks(comm::Group& group, at::Device device, int64_t mine);
 
 /// Whether an early finish saves a checkpoint instead of writing an update.
 bool stops_with_checkpoint(const job::JobSpec& spec);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "data_hash.h"
 #include "group_exchange.h"
 #include "memory_plan.h"
 #include "metrics.h"
@@ -16,6 +17,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
+#include "xffl/base/sha256.h"
 #include "xffl/job/supported.h"
 #include "xffl/train/dataset.h"
 #include "xffl/train/device.h"
@@ -74,6 +76,7 @@ class JobRun {
       if (first_rank()) log::info("job already complete", {{"report", spec_.report_path}});
       return earlier.value_or(job::JobReport{});
     }
+    if (first_rank() && !context_.benchmark) data_hash_.emplace(spec_);
     load();
     train();
     if (stop_.finishing() && stops_with_checkpoint(spec_) && !complete()) {
@@ -273,6 +276,19 @@ class JobRun {
     report_.scheduler_job_id = environment("SLURM_JOB_ID").value_or("");
     report_.restarts = std::atoi(environment("SLURM_RESTART_COUNT").value_or("").c_str());
     report_.trainer = context_.trainer;
+    report_.nodes = sum_over_ranks(group_, context_.device, context_.local_rank == 0 ? 1 : 0);
+    if (first_rank()) identify_inputs();
+  }
+
+  // An early finish does not wait for the hash of the data.
+  void identify_inputs() {
+    report_.program_sha256 = sha256_file("/proc/self/exe");
+    if (!data_hash_) return;
+    const auto data = stop_.finishing() ? data_hash_->now() : data_hash_->wait();
+    if (!data) return;
+    report_.data_files = data->files;
+    report_.data_bytes = data->bytes;
+    report_.data_sha256 = data->sha256;
   }
 
   void write_report() {
@@ -345,6 +361,7 @@ class JobRun {
   std::optional<Validation> validation_;
   std::optional<TrainingLoop> loop_;
   std::vector<double> nll_before_;
+  std::optional<DataHash> data_hash_;  // on the first rank
   job::JobReport report_;
 };
 

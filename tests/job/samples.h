@@ -82,6 +82,11 @@ inline JobReport sample_report() {
   report.world_size = 2;
   report.scheduler_job_id = "4711";
   report.trainer = "xffl-train 0.1.0 (torch 2.11.0)";
+  report.nodes = 1;
+  report.data_files = 3;
+  report.data_bytes = 5000000000;
+  report.data_sha256 = std::string(64, 'c');
+  report.program_sha256 = std::string(64, 'd');
   return report;
 }
 

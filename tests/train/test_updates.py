@@ -87,6 +87,22 @@ def test_the_report_matches_the_training(setting):
     assert not (job.parent / "update.tmp").exists()
 
 
+def test_the_report_identifies_data_program_and_nodes(setting):
+    folder, sequences, tokens = setting
+    base = folder / "identity-base"
+    base_hash = harness.make_model(base)
+    other = harness.write_tokens(folder / "other.tokens", sequences[:4])
+    # The shard for training and validation counts once.
+    job = harness.make_job(folder / "identity", base, base_hash, tokens, [("it", other), ("en", tokens)], steps=2)
+    report = harness.train(job, world_size=2).report
+    sums = "".join(hashlib.sha256(path.read_bytes()).hexdigest() + "\n" for path in (tokens, other))
+    assert report["data_sha256"] == hashlib.sha256(sums.encode()).hexdigest()
+    assert report["data_files"] == 2
+    assert report["data_bytes"] == tokens.stat().st_size + other.stat().st_size
+    assert report["program_sha256"] == hashlib.sha256((harness.BIN / "xffl-train").read_bytes()).hexdigest()
+    assert report["nodes"] == 1
+
+
 def test_a_requeued_finished_job_returns_its_report(setting):
     folder, _, tokens = setting
     base = folder / "again-base"

@@ -76,7 +76,7 @@ struct Field {
   bool omit_default = false;     // xffl.yaml omits the field while it has its default
   bool operational = false;      // may change during a run: it does not affect the model
   bool nullable = false;         // JSON: null for an empty std::optional
-  bool omit_empty = false;       // JSON: absent when empty
+  bool omit_empty = false;       // JSON: absent when empty or 0
   int since = 1;                 // JSON: the first format version with the field
 
   // The function field() sets the following members. `object` is the struct to which the field's

@@ -53,6 +53,15 @@ struct JobReport {
   std::string scheduler_job_id;  // SLURM_JOB_ID or empty
   int restarts = 0;              // SLURM_RESTART_COUNT
   std::string trainer;           // "xffl-train 0.1.0 (torch 2.11.0)"
+  // The fields below are absent from the file when they are empty: not known, or not the case.
+  int64_t nodes = 0;  // machines of the job's ranks
+  /// The job's distinct token shards, for training and validation. `data_sha256` is the SHA-256 of
+  /// their SHA-256 sums, one line each, in the order of job.json: `sha256sum SHARD... | cut -c-64 |
+  /// sha256sum` prints it.
+  int64_t data_files = 0;
+  int64_t data_bytes = 0;
+  std::string data_sha256;
+  std::string program_sha256;  // of the trainer's executable file
   /// The reason why the optimizer did not continue from spec.optimizer_path, at most
   /// kMaxReasonBytes; empty without a reason.
   std::string optimizer_lost;

@@ -58,6 +58,7 @@ struct JobContext {
   /// Benchmark mode: the job does not hash the model's files before training and writes no update
   /// after training. The report has no `update_sha256`.
   bool benchmark = false;
+  int local_rank = 0;  // index among the ranks of this machine
 };
 
 class JobRun;
