@@ -43,6 +43,8 @@ testbed_packages=(openssh-server openssh-client munge slurm-wlm slurmdbd mariadb
 fault_packages=(strace libfaketime)
 # For the lint tests.
 source_packages=(clang-format)
+# For the test of the report's page; a distribution without this package skips the test.
+browser_packages=(chromium-headless-shell)
 fuzz_packages=(clang-19 libclang-rt-19-dev)
 testbed_services=(ssh munge slurmctld slurmd slurmdbd mariadb)
 
@@ -98,6 +100,14 @@ if command -v dpkg-query >/dev/null; then
       else
         echo "bootstrap: missing packages: ${missing[*]}; without them tests with real facilities and faults are skipped (installing needs root)" >&2
       fi
+    fi
+  fi
+  if [ "$profile" = test ] && [ -n "$(missing_packages "${browser_packages[@]}")" ] && { [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; }; then
+    start=$SECONDS
+    if install_packages "${browser_packages[@]}" >"$log" 2>&1; then
+      echo "bootstrap: a browser for the report's page: $((SECONDS - start)) s"
+    else
+      echo "bootstrap: no package ${browser_packages[*]} here: the test of the report's page in a browser is skipped" >&2
     fi
   fi
 else
