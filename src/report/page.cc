@@ -5,6 +5,7 @@
 
 #include "figures.h"
 #include "html_writer.h"
+#include "identities.h"
 #include "numbers.h"
 #include "style.h"
 #include "xffl/report/format.h"
@@ -336,6 +337,35 @@ void write_trouble(HtmlWriter& html, const RunStory& story) {
   html.close();
 }
 
+std::string rounds_text(const Identity& one) {
+  const std::string first = std::to_string(one.first_round);
+  return one.first_round == one.last_round ? first
+                                           : first + " to " + std::to_string(one.last_round);
+}
+
+std::string data_text(const Identity& one) {
+  if (one.data_sha256.empty()) return "not reported";
+  return std::to_string(one.data_files) + (one.data_files == 1 ? " shard, " : " shards, ") +
+         bytes_text(static_cast<double>(one.data_bytes)) + ", " + one.data_sha256.substr(0, 16);
+}
+
+void write_identities(HtmlWriter& html, const RunStory& story) {
+  const std::vector<Identity> all = identities(story);
+  if (all.empty()) return;
+  const size_t first = first_row(all.size(), 5);
+  note_omitted_rows(html, first);
+  open_table(html);
+  html.element("caption",
+               "Programs and data of the accepted trainings, as the jobs report them; a facility "
+               "with several rows has changed one of them. Hashes: the first 16 digits of SHA-256");
+  head_row(html, {"facility", "rounds", "trainer", "program", "data"});
+  for (size_t i = first; i < all.size(); ++i)
+    row(html, {all[i].facility.str(), rounds_text(all[i]), all[i].trainer,
+               all[i].program_sha256.empty() ? "not reported" : all[i].program_sha256.substr(0, 16),
+               data_text(all[i])});
+  close_table(html);
+}
+
 void write_trust(HtmlWriter& html, const RunStory& story) {
   open_section(html, "trust", "Can I trust it?");
   html.open("ul");
@@ -347,13 +377,9 @@ void write_trust(HtmlWriter& html, const RunStory& story) {
                "not provable: the training and the data of a facility, beyond its own report; the "
                "author of the journal, which has no signature");
   html.close();
-  std::map<std::string, std::set<FacilityName>> programs;
-  for (const AttemptStory& attempt : story.attempts)
-    if (attempt.report) programs[attempt.report->trainer].insert(attempt.facility);
+  write_identities(html, story);
   open_table(html);
   head_row(html, {"fact", "value"});
-  for (const auto& [program, names] : programs)
-    row(html, {"trainer of " + names_text({names.begin(), names.end()}), program});
   row(html, {"SHA-256 of config.resolved.yaml", story.config_sha256});
   row(html, {"newest global model", story.model_sha256});
   close_table(html);

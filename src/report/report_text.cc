@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "identities.h"
 #include "numbers.h"
 #include "xffl/base/log.h"
 #include "xffl/report/format.h"
@@ -69,6 +70,17 @@ std::string troubles(const RunStory& story) {
   return text;
 }
 
+// A line for each facility whose program or data changed between rounds.
+std::string changed_identities(const RunStory& story) {
+  std::string text;
+  const std::vector<Identity> all = identities(story);
+  for (size_t i = 1; i < all.size(); ++i)
+    if (all[i].facility == all[i - 1].facility)
+      text += all[i].facility.str() + ": program or data differ from round " +
+              std::to_string(all[i].first_round) + " on (the page has the hashes)\n";
+  return text;
+}
+
 }  // namespace
 
 std::string format_text(const RunStory& story) {
@@ -92,7 +104,7 @@ std::string format_text(const RunStory& story) {
   text += troubles(story);
   text += heading("Can I trust it?") + "ok: the journal's chain of " +
           std::to_string(story.num_events) +
-          " events\nnot checked: the files of models and updates\n";
+          " events\nnot checked: the files of models and updates\n" + changed_identities(story);
   for (const std::string& one : story.notes) text += log::printable(one, 500) + "\n";
   return text;
 }
