@@ -160,6 +160,13 @@ if [ "$profile" = test ]; then
   # PEFT's other dependencies are installed already.
   want=(peft==0.21.2 accelerate==1.15.0 psutil==7.2.2)
   installed "${want[@]}" || step "PEFT for the tests" pip_install --no-deps "${want[@]}"
+  # Public readers of the formats that `xffl export` writes: 13 MB, in a folder of their own, without their dependencies.
+  if [ ! -d "$deps/readers/tensorboard" ]; then
+    rm -rf "$deps/readers"
+    step "Readers of exports" "$venv/bin/pip" install --disable-pip-version-check --no-input --no-compile -q --no-deps \
+      --target "$deps/readers" tensorboard==2.21.0 absl-py==2.5.1 prometheus_client==0.26.0 \
+      jsonschema==4.26.0 jsonschema-specifications==2025.9.1 referencing==0.37.0 rpds-py==2026.9.1 attrs==26.1.0
+  fi
   # transformers 4 writes the older format of HF's config.json; its folder is separate from the venv's version 5.
   if [ ! -d "$deps/transformers4/requests" ]; then
     rm -rf "$deps/transformers4"

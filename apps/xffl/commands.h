@@ -25,6 +25,9 @@ void add_demo_command(CLI::App& app);
 /// `doctor`: checks the prerequisites of a run, and names a fix for each problem.
 void add_doctor_command(CLI::App& app);
 
+/// `export`: a run's figures in the formats of other programs.
+void add_export_commands(CLI::App& app);
+
 /// `inspect`: the kind of a file or folder, and its content.
 void add_inspect_command(CLI::App& app);
 

@@ -32,6 +32,7 @@ class Folding {
 
   void add(const history::RecordedEvent& recorded) {
     scope_ = recorded.scope;
+    seq_ = recorded.seq;
     time_ = time_of(recorded);
     if (story_.num_events == 0) story_.first_event = time_;
     std::visit([this](const auto& event) { on(event); }, recorded.event);
@@ -123,6 +124,7 @@ class Folding {
   }
   void on(const history::Published& event) {
     round().published = time_;
+    round().published_seq = seq_;
     story_.model_sha256 = event.model_sha256;
     story_.rounds_published = std::max(story_.rounds_published, scope_.round);
   }
@@ -168,6 +170,7 @@ class Folding {
     AttemptStory* attempt = this->attempt();
     if (attempt == nullptr) return;
     attempt->ended = time_;
+    attempt->accepted_seq = seq_;
     attempt->outcome = Outcome::kAccepted;
     attempt->report = event.report;
     if (event.change > 0) attempt->change = event.change;
@@ -227,6 +230,7 @@ class Folding {
 
   RunStory& story_;
   history::EventScope scope_;
+  int64_t seq_ = 0;
   Time time_;
   std::map<std::tuple<int, FacilityName, int>, size_t> newest_;  // indices into attempts
 };
@@ -331,6 +335,13 @@ void add_needs(RunStory& story, const history::RunState& state, const StoryConte
          "xffl resume " + name.str()});
 }
 
+// Absent unless the value is a number; JSON has finite numbers only.
+std::optional<double> number_in(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  if (found == json.end() || !found->is_number()) return std::nullopt;
+  return found->get<double>();
+}
+
 std::string without_digits(std::string_view text) {
   std::string shown;
   for (const char c : text)
@@ -431,14 +442,7 @@ RunStory collect_story(const history::RunFolder& folder, StoryContext context) {
     if (it->outcome != Outcome::kAccepted || !it->report || it->report->steps == 0) continue;
     const std::filesystem::path path = folder.metrics(it->round, it->facility, it->number);
     try {
-      const RegularFile file = open_regular(path);
-      if (file.size_bytes > left) {
-        ++unread;
-        problem = "the report reads at most 64 MiB of metrics, the newest rounds first";
-        continue;
-      }
-      std::string text(file.size_bytes, '\0');
-      text.resize(read_at(file.fd.get(), 0, std::as_writable_bytes(std::span(text)), path));
+      const std::string text = read_metrics(path, left);
       left -= text.size();
       std::vector<StepLoss>& losses = story.step_losses[it->facility];
       const std::vector<StepLoss> own = parse_metrics(text);
@@ -457,6 +461,17 @@ RunStory collect_story(const history::RunFolder& folder, StoryContext context) {
   return story;
 }
 
+std::string read_metrics(const std::filesystem::path& path, uint64_t max_bytes) {
+  const RegularFile file = open_regular(path);
+  if (file.size_bytes > max_bytes)
+    throw Error(ErrorKind::kRejected,
+                path.string() + " has " + std::to_string(file.size_bytes) +
+                    " bytes; at most 64 MiB of metrics are read, the newest rounds first");
+  std::string text(file.size_bytes, '\0');
+  text.resize(read_at(file.fd.get(), 0, std::as_writable_bytes(std::span(text)), path));
+  return text;
+}
+
 std::vector<StepLoss> parse_metrics(std::string_view text) {
   constexpr size_t kMaxLine = 1 << 16;
   std::vector<StepLoss> losses;
@@ -469,7 +484,9 @@ std::vector<StepLoss> parse_metrics(std::string_view text) {
     try {
       const Json json = parse_json(line, "metrics");
       JsonObject object(json, "metrics");
-      const StepLoss loss{object.integer("step", 0, int64_t{1} << 53), object.number("loss")};
+      const StepLoss loss{object.integer("step", 0, int64_t{1} << 53), object.number("loss"),
+                          number_in(json, "lr"), number_in(json, "grad_norm"),
+                          number_in(json, "tokens_per_second")};
       if (std::abs(loss.loss) < 1e30) losses.push_back(loss);
     } catch (const Error&) {  // a line of another program
     }

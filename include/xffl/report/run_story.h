@@ -54,6 +54,7 @@ struct AttemptStory {
   FacilityName facility;
   int number = 0;
   std::optional<Time> opened, pushed, submitted, ended;
+  int64_t accepted_seq = 0;            // the event that accepted the update; 0: none
   std::string job_id;                  // empty: no job
   int64_t moved_bytes = 0;             // of models, by the push
   int64_t whole_bytes = 0;             // of a model that was sent packed; 0: sent whole
@@ -70,6 +71,7 @@ struct RoundStory {
   int number = 0;
   bool evaluates = false;  // the round after the last: the facilities measure the last model
   std::optional<Time> planned, frozen, aggregated, published;
+  int64_t published_seq = 0;  // the event `published`; 0: not published
   std::vector<FacilityName> members;
   std::vector<history::Participant> participants;
   std::map<FacilityName, std::string> missing;  // with the reason
@@ -106,6 +108,7 @@ struct Need {
 struct StepLoss {
   int64_t step = 0;
   double loss = 0;
+  std::optional<double> learning_rate, grad_norm, tokens_per_second;
 };
 
 struct RunStory {
@@ -153,6 +156,10 @@ RunStory make_story(const std::vector<history::StoredEvent>& events, const Story
 /// history::read_events().
 inline constexpr uint64_t kMaxMetricsBytes = 64u << 20;
 RunStory collect_story(const history::RunFolder& folder, StoryContext context);
+
+/// The text of an attempt's metrics. Throws kNotFound, kIo, and kRejected unless the file is a
+/// regular file of at most `max_bytes`.
+std::string read_metrics(const std::filesystem::path& path, uint64_t max_bytes = kMaxMetricsBytes);
 
 /// The losses of a metrics file. Skips each line that is not a JSON object with a step and a finite
 /// loss.
