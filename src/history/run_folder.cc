@@ -1,5 +1,7 @@
 #include "xffl/history/run_folder.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <system_error>
@@ -119,10 +121,12 @@ void remove_request(const RunFolder& folder, const std::string& name) {
   fs::remove(folder.requests() / name, none);
 }
 
-StatusFile::StatusFile(std::filesystem::path path, const Clock& clock, RunHistory* history)
+StatusFile::StatusFile(std::filesystem::path path, const Clock& clock, RunHistory* history,
+                       std::chrono::milliseconds interval)
     : path_(std::move(path)),
       clock_(clock),
       history_(history),
+      interval_(interval),
       thread_([this](const std::stop_token& stop) { write_changes(stop); }) {}
 
 StatusFile::~StatusFile() {
@@ -154,11 +158,12 @@ void StatusFile::write_changes(const std::stop_token& stop) {
     Activities facilities;
     {
       std::unique_lock lock(mutex_);
-      if (!changed_.wait(lock, stop, [&] { return !is_written_; })) return;
+      changed_.wait_for(lock, stop, interval_, [&] { return !is_written_; });
+      if (stop.stop_requested()) return;
       facilities = facilities_;
       is_written_ = true;
     }
-    Json json;
+    Json json = Json::object();
     for (const auto& [name, live] : facilities)
       json[name.str()] = {
           {"round", live.round}, {"doing", live.activity}, {"since", live.since_utc}};
@@ -184,6 +189,13 @@ Activities read_activities(const std::filesystem::path& path) {
     return {};
   }
   return live;
+}
+
+std::optional<Clock::UtcTime> last_sign_of_life(const std::filesystem::path& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return std::nullopt;
+  return Clock::UtcTime(std::chrono::duration_cast<Clock::UtcTime::duration>(
+      std::chrono::seconds(info.st_mtim.tv_sec) + std::chrono::nanoseconds(info.st_mtim.tv_nsec)));
 }
 
 }  // namespace xffl::history

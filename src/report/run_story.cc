@@ -316,6 +316,10 @@ void add_stop(RunStory& story, const history::RunState& state) {
 void add_needs(RunStory& story, const history::RunState& state, const StoryContext& context) {
   if (has_ended(story)) return;
   add_stop(story, state);
+  if (const std::string silence =
+          status::silence_text(context.coordinator, context.last_sign, context.now);
+      !silence.empty())
+    story.needs.push_back({silence, ""});
   for (const auto& [name, reason] : state.paused)
     story.needs.push_back({name.str() + " is PAUSED: " + reason, "xffl resume " + name.str()});
   for (const auto& [name, credential] : context.credentials)
@@ -433,7 +437,10 @@ RunStory collect_story(const history::RunFolder& folder, StoryContext context) {
                 "no run exists in " + folder.path().string() + ": start one with `xffl run`");
   context.run = folder.run().str();
   context.coordinator = history::lock_holder(folder.journal());
-  if (!context.coordinator.empty()) context.live = history::read_activities(folder.live());
+  if (!context.coordinator.empty()) {
+    context.live = history::read_activities(folder.live());
+    context.last_sign = history::last_sign_of_life(folder.live());
+  }
   RunStory story = make_story(history::read_events(folder.journal()), context);
   uint64_t left = kMaxMetricsBytes;
   int unread = 0;

@@ -235,12 +235,25 @@ RunStatus read_status(const std::filesystem::path& run_folder, int rounds_planne
   status.coordinator = history::lock_holder(journal);
   status.run_state = rounds == Rounds::kAll ? history::replay(history::read_events(journal))
                                             : history::read_newest(journal);
-  if (!status.coordinator.empty()) status.live = history::read_activities(run_folder / "live.json");
+  if (!status.coordinator.empty()) {
+    status.live = history::read_activities(run_folder / "live.json");
+    status.last_sign = history::last_sign_of_life(run_folder / "live.json");
+  }
   status.state = status.run_state.cancelled   ? "cancelled"
                  : status.run_state.completed ? "completed"
                  : status.coordinator.empty() ? "stopped"
                                               : "running";
   return status;
+}
+
+std::string silence_text(const std::string& coordinator,
+                         const std::optional<Clock::UtcTime>& last_sign, Clock::UtcTime now) {
+  if (coordinator.empty() || !last_sign || now - *last_sign < kSilence) return "";
+  const auto minutes = std::chrono::duration_cast<std::chrono::minutes>(now - *last_sign).count();
+  return "the coordinator (" + coordinator + ") has given no sign of life for " +
+         std::to_string(minutes) +
+         " min: it is frozen, or its disk hangs; look at the process on its machine (a stopped one "
+         "continues with `kill -CONT`)";
 }
 
 std::string format_status(const RunStatus& status, Clock::UtcTime now) {
@@ -250,6 +263,9 @@ std::string format_status(const RunStatus& status, Clock::UtcTime now) {
                      std::to_string(done.rounds_published) + " of " +
                      std::to_string(status.rounds_planned) + " rounds published\n";
   if (!status.coordinator.empty()) text += "coordinator: " + status.coordinator + "\n";
+  if (const std::string silence = silence_text(status.coordinator, status.last_sign, now);
+      !silence.empty())
+    text += silence + "\n";
   // The text shows only the last rounds; --json shows all rounds.
   constexpr int kShown = 20;
   const int first =
@@ -285,6 +301,8 @@ std::string format_status_json(const RunStatus& status) {
   json["project"] = status.run_state.project;
   json["state"] = status.state;
   json["coordinator"] = status.coordinator;
+  json["last_sign_of_life"] =
+      status.last_sign ? Json(format_utc(*status.last_sign)) : Json(nullptr);
   json["rounds"] = status.rounds_planned;
   json["rounds_published"] = done.rounds_published;
   json["model_sha256"] = done.model_sha256;

@@ -93,5 +93,18 @@ TEST_F(Requests, AnActivityMayBeAnyText) {
   EXPECT_TRUE(test::await([&] { return read_activities(folder_.live()).size() == 1; }));
 }
 
+TEST_F(Requests, TheStatusFileIsTheCoordinatorsSignOfLife) {
+  make_dirs(folder_.path());
+  EXPECT_FALSE(last_sign_of_life(folder_.live()));
+  SystemClock clock;
+  const Clock::UtcTime before = clock.utc() - std::chrono::seconds(2);
+  StatusFile live(folder_.live(), clock, nullptr, std::chrono::milliseconds(300));
+  ASSERT_TRUE(test::await([&] { return last_sign_of_life(folder_.live()).has_value(); }));
+  EXPECT_GE(*last_sign_of_life(folder_.live()), before);
+  fs::last_write_time(folder_.live(), fs::file_time_type::clock::now() - std::chrono::hours(1));
+  EXPECT_LT(*last_sign_of_life(folder_.live()), before);
+  EXPECT_TRUE(test::await([&] { return *last_sign_of_life(folder_.live()) >= before; }));
+}
+
 }  // namespace
 }  // namespace xffl::history

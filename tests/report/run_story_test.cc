@@ -139,6 +139,18 @@ TEST(RunStory, AStopAsksForItsContinuation) {
   EXPECT_THAT(run.story().needs, IsEmpty()) << "nothing is to be done for a cancelled run";
 }
 
+TEST(RunStory, ASilentCoordinatorNeedsTheUser) {
+  SyntheticRun run(3);
+  run.round(1, 2);
+  StoryContext context = run.context("pid 7 on login1");
+  context.last_sign = context.now - std::chrono::minutes(6);
+  ASSERT_EQ(make_story(run.events(), context).needs.size(), 1u);
+  EXPECT_THAT(make_story(run.events(), context).needs.front().text,
+              HasSubstr("no sign of life for 6 min"));
+  context.last_sign = context.now;
+  EXPECT_TRUE(make_story(run.events(), context).needs.empty());
+}
+
 TEST(RunStory, AMeanLossNeedsAllSets) {
   SyntheticRun run;
   run.round(1, 2);

@@ -72,6 +72,20 @@ TEST_F(Status, ShowsTheShareOfAFacilityInTheMean) {
   EXPECT_EQ(json["rounds_detail"][0]["facilities"]["brno"]["share"], 0.25);
 }
 
+TEST_F(Status, ShowsTheSilenceOfACoordinator) {
+  const Clock::UtcTime now = *parse_utc("2026-03-01T12:30:00.000Z");
+  status_.coordinator = "pid 7 on login1";
+  status_.last_sign = now - std::chrono::minutes(4);
+  EXPECT_THAT(format_status(status_, now), Not(HasSubstr("no sign of life")));
+  status_.last_sign = now - std::chrono::minutes(12);
+  EXPECT_THAT(format_status(status_, now),
+              HasSubstr("the coordinator (pid 7 on login1) has given no sign of life for 12 min"));
+  EXPECT_EQ(parse_json(format_status_json(status_), "status").at("last_sign_of_life"),
+            "2026-03-01T12:18:00.000Z");
+  status_.coordinator = "";
+  EXPECT_THAT(format_status(status_, now), Not(HasSubstr("no sign of life")));
+}
+
 // The job of round k + 1 evaluates the model of round k before it trains.
 TEST_F(Status, ALossBelongsToTheJobsInputModel) {
   accept(1, kAlba, 5.5, 4.5);

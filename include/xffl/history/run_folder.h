@@ -85,7 +85,8 @@ void remove_request(const RunFolder& folder, const std::string& name);
 // --- Status file -----------------------------------------------------------------------------
 //
 // The current activity of each facility: runs/0003/live.json. No decision depends on it; it may be
-// absent or old.
+// absent or old. The coordinator writes the file at least every 30 s: its time of modification is
+// the coordinator's last sign of life.
 
 struct FacilityActivity {
   int round = 0;
@@ -101,7 +102,9 @@ class RunHistory;
 // writer changes the file.
 class StatusFile {
  public:
-  StatusFile(std::filesystem::path path, const Clock& clock, RunHistory* history = nullptr);
+  /// Writes the file at least once in each `interval`.
+  StatusFile(std::filesystem::path path, const Clock& clock, RunHistory* history = nullptr,
+             std::chrono::milliseconds interval = std::chrono::seconds(30));
   ~StatusFile();  // removes the file: the run is no longer active
 
   void show(int round, const FacilityName& facility, const std::string& activity);
@@ -112,6 +115,7 @@ class StatusFile {
   std::filesystem::path path_;
   const Clock& clock_;
   RunHistory* const history_;
+  const std::chrono::milliseconds interval_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
   Activities facilities_;
@@ -121,5 +125,7 @@ class StatusFile {
 
 /// Empty when the file does not exist or is unreadable.
 Activities read_activities(const std::filesystem::path& path);
+/// The last time when the coordinator wrote the file. Empty when the file does not exist.
+std::optional<Clock::UtcTime> last_sign_of_life(const std::filesystem::path& path);
 
 }  // namespace xffl::history

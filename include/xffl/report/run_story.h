@@ -144,6 +144,7 @@ struct StoryContext {
   int rounds_planned = 0;
   Time now;
   history::Activities live{};
+  std::optional<Time> last_sign{};  // status::RunStatus::last_sign
   std::map<FacilityName, status::EndingCredential> credentials{};
 };
 
@@ -152,8 +153,8 @@ RunStory make_story(const std::vector<history::StoredEvent>& events, const Story
 
 /// make_story() of the run in `folder`, with its archived metrics: at most kMaxMetricsBytes of
 /// them, the newest rounds first. A file that cannot be read becomes a note. Sets `run`,
-/// `coordinator` and `live` of the context. Throws kNotFound when the folder has no journal, and as
-/// history::read_events().
+/// `coordinator`, `live` and `last_sign` of the context. Throws kNotFound when the folder has no
+/// journal, and as history::read_events().
 inline constexpr uint64_t kMaxMetricsBytes = 64u << 20;
 RunStory collect_story(const history::RunFolder& folder, StoryContext context);
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct RunStatus {
   std::filesystem::path folder;
   history::RunState run_state;
   history::Activities live;  // of the facilities; empty without a coordinator
+  /// The coordinator's last sign of life; empty without a coordinator, or before its first sign.
+  std::optional<Clock::UtcTime> last_sign{};
   // Set by the caller, because the run's folder does not hold certificates.
   std::map<FacilityName, EndingCredential> credentials{};
 };
@@ -38,6 +41,12 @@ enum class Rounds {
 /// Throws kNotFound when `run_folder` has no journal.
 RunStatus read_status(const std::filesystem::path& run_folder, int rounds_planned,
                       Rounds rounds = Rounds::kAll);
+
+/// A coordinator without a sign of life for so long is frozen, or its disk hangs.
+inline constexpr std::chrono::minutes kSilence(5);
+/// The sentence for users about a silent coordinator; empty when `last_sign` is absent or recent.
+std::string silence_text(const std::string& coordinator,
+                         const std::optional<Clock::UtcTime>& last_sign, Clock::UtcTime now);
 
 /// Text: one line per round and facility, for the newest rounds. The certificates' time left counts
 /// from `now`.
