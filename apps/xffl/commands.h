@@ -40,6 +40,8 @@ void add_plan_commands(CLI::App& app);
 
 /// `report`: a run's story as one HTML file, as text or as JSON.
 void add_report_command(CLI::App& app);
+/// Adds `usage`.
+void add_usage_command(CLI::App& app);
 
 /// `run`: starts or continues the federation.
 void add_run_command(CLI::App& app);

@@ -76,6 +76,7 @@ void add_commands(CLI::App& app, int& exit_code, std::vector<std::string> progra
   xffl::add_simulate_commands(app, exit_code, std::move(program));
   xffl::add_status_commands(app);
   xffl::add_report_command(app);
+  xffl::add_usage_command(app);
   xffl::add_export_commands(app);
   xffl::add_operate_commands(app);
   xffl::add_plan_commands(app);

@@ -33,6 +33,7 @@ report::RunStory story_of(const ReportOptions& options, const history::RunFolder
   report::StoryContext context;
   context.version = XFFL_VERSION;
   context.rounds_planned = experiment.rounds;
+  context.gpus = usage::gpus_per_node(experiment);
   context.now = SystemClock().utc();
   context.credentials = ending_credentials(experiment);
   return report::collect_story(folder, context);

@@ -9,6 +9,7 @@
 #include "numbers.h"
 #include "style.h"
 #include "xffl/report/format.h"
+#include "xffl/usage/format.h"
 
 namespace xffl::report {
 namespace {
@@ -19,15 +20,15 @@ using ValidationSet = std::pair<FacilityName, std::string>;
 std::string title_of(const ValidationSet& set) { return set.first.str() + " " + set.second; }
 
 // A row of headings.
-void head_row(HtmlWriter& html, std::initializer_list<std::string_view> titles) {
+void head_row(HtmlWriter& html, const std::vector<std::string>& titles) {
   html.open("thead");
   html.open("tr");
-  for (const std::string_view title : titles) html.element("th", title);
+  for (const std::string& title : titles) html.element("th", title);
   html.close();
   html.close();
 }
 
-void row(HtmlWriter& html, std::initializer_list<std::string> cells) {
+void row(HtmlWriter& html, const std::vector<std::string>& cells) {
   html.open("tr");
   for (const std::string& cell : cells) html.element("td", cell);
   html.close();
@@ -154,6 +155,24 @@ std::string shares_text(const RunStory& story) {
          percent_text(static_cast<double>(queue.count()) / sum) + " queue";
 }
 
+std::string cost_answer(const usage::Ledger& ledger) {
+  if (ledger.rows.empty()) return "nothing";
+  const std::string hours = usage::hours_text(ledger.total().node_seconds);
+  return hours == "not known" ? hours : hours + " node-hours";
+}
+
+std::string cost_more(const usage::Ledger& ledger) {
+  const usage::Total total = ledger.total();
+  if (total.node_seconds.seconds == 0) return "no hours are on record";
+  const auto lost = total.node_seconds_by_outcome.find(usage::Outcome::kLost);
+  const double share = lost == total.node_seconds_by_outcome.end()
+                           ? 0
+                           : lost->second.seconds / total.node_seconds.seconds;
+  const int unknown = total.node_seconds.unknown;
+  return percent_text(share) + " lost" +
+         (unknown > 0 ? "; hours of " + std::to_string(unknown) + " starts not known" : "");
+}
+
 struct Troubles {
   int failed = 0, missing = 0, pauses = 0, ends = 0;
 };
@@ -174,7 +193,7 @@ void write_tiles(HtmlWriter& html, const RunStory& story) {
   html.open("nav", {{"class", "tiles"}});
   tile(html, "#learning", "Is it learning?", learning_answer(means), learning_more(story, means));
   tile(html, "#time", "Where did the time go?", duration_text(story.elapsed()), shares_text(story));
-  tile(html, "#cost", "What did it cost?", "not counted", "node-hours are not counted yet");
+  tile(html, "#cost", "What did it cost?", cost_answer(story.ledger), cost_more(story.ledger));
   tile(html, "#trouble", "What went wrong?",
        story.incidents.empty() ? "nothing" : std::to_string(story.incidents.size()) + " incidents",
        "failed attempts: " + std::to_string(troubles.failed) + ", missing: " +
@@ -290,9 +309,32 @@ void write_time(HtmlWriter& html, const RunStory& story) {
 
 // --- Cost, trouble, trust, details ---
 
-void write_cost(HtmlWriter& html, const RunStory&) {
+void write_cost(HtmlWriter& html, const RunStory& story) {
   open_section(html, "cost", "What did it cost?");
-  note(html, "Node-hours are not counted yet.");
+  const std::vector<usage::TableRow> rows = usage::table_rows(story.ledger);
+  if (rows.empty()) {
+    html.element("p", "No job has been submitted.");
+    html.close();
+    return;
+  }
+  note(html,
+       "Node-hours: nodes x hours from the begin of a job's script to its end, by the facility's "
+       "own "
+       "clock. Lost: attempts without an accepted update, and starts that a requeue ended. Idle: "
+       "kept "
+       "allocations between two attempts.");
+  open_table(html);
+  std::vector<std::string> heads{"facility"};
+  heads.insert(heads.end(), usage::table_heads().begin(), usage::table_heads().end());
+  head_row(html, heads);
+  for (const usage::TableRow& one : rows) {
+    std::vector<std::string> cells{one.name};
+    cells.insert(cells.end(), one.cells.begin(), one.cells.end());
+    row(html, cells);
+  }
+  close_table(html);
+  for (const std::string& remark : usage::remarks(story.ledger)) note(html, remark);
+  note(html, "Each start of a job: `xffl usage --csv`.");
   html.close();
 }
 

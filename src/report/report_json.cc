@@ -1,6 +1,7 @@
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/report/format.h"
+#include "xffl/usage/format.h"
 
 namespace xffl::report {
 namespace {
@@ -106,6 +107,7 @@ std::string format_json(const RunStory& story) {
          {"kind", one.kind},
          {"reason", log::printable(one.reason)},
          {"followed", one.followed}});
+  json["usage"] = usage::to_json(story.ledger);
   json["clock_anomalies"] = story.clock_anomalies;
   json["notes"] = story.notes;
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -4,6 +4,7 @@
 #include "numbers.h"
 #include "xffl/base/log.h"
 #include "xffl/report/format.h"
+#include "xffl/usage/format.h"
 
 namespace xffl::report {
 namespace {
@@ -100,7 +101,7 @@ std::string format_text(const RunStory& story) {
             log::printable(activity.activity, 300) + " (since " +
             log::printable(activity.since_utc, 40) + ")\n";
   text += learning(story) + times(story);
-  text += heading("What did it cost?") + "Node-hours are not counted yet.\n";
+  text += heading("What did it cost?") + usage::format_text(story.ledger);
   text += troubles(story);
   text += heading("Can I trust it?") + "ok: the journal's chain of " +
           std::to_string(story.num_events) +

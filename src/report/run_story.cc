@@ -427,6 +427,7 @@ RunStory make_story(const std::vector<history::StoredEvent>& events, const Story
   for (AttemptStory& attempt : story.attempts)
     add_spans(attempt, story.rounds[attempt.round], now, story.clock_anomalies);
   story.losses = status::global_losses(state);
+  story.ledger = usage::make_ledger(events, context.gpus);
   add_needs(story, state, context);
   return story;
 }

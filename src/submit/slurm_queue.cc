@@ -87,7 +87,8 @@ JobShape slurm_shape(const QueueSettings& settings, int /*world_size*/) {
   return {.nodes = slurm.nodes,
           .tasks_per_node = slurm.tasks_per_node,
           .walltime = slurm.time,
-          .keep_allocation = slurm.keep_allocation};
+          .keep_allocation = slurm.keep_allocation,
+          .gpus_per_node = slurm.gpus_per_node};
 }
 
 // One task per rank. srun takes the job's shape from its environment, except for --cpus-per-task.

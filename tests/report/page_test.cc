@@ -89,6 +89,15 @@ TEST(Json, BeginsWithItsSchema) {
   EXPECT_TRUE(json.at("attempts").at(0).at("change").is_null()) << "not measured, not 0";
 }
 
+TEST(Report, HasTheNodeHours) {
+  SyntheticRun run(3);
+  run.round(1, 2);
+  const RunStory story = run.story();
+  EXPECT_THAT(format_html(story), HasSubstr("0.04 node-hours"));
+  EXPECT_THAT(format_text(story), HasSubstr("total          2        0.04"));
+  EXPECT_EQ(parse_json(format_json(story), "report").at("usage").at("total").at("starts"), 2);
+}
+
 TEST(Report, OfTheSameStoryHasTheSameBytes) {
   EXPECT_EQ(format_html(hostile_story()), format_html(hostile_story()));
   EXPECT_EQ(format_json(hostile_story()), format_json(hostile_story()));

@@ -21,6 +21,7 @@
 #include "xffl/job/job_report.h"
 #include "xffl/job/job_times.h"
 #include "xffl/status/status.h"
+#include "xffl/usage/ledger.h"
 
 namespace xffl::report {
 
@@ -128,6 +129,7 @@ struct RunStory {
   std::vector<Need> needs;
   std::vector<status::GlobalLoss> losses;  // of the published models
   history::Activities live;
+  usage::Ledger ledger;  // the node-hours
   /// Differences of times that were negative and count as 0.
   int clock_anomalies = 0;
   /// The training losses of the accepted attempts, by step.
@@ -145,6 +147,7 @@ struct StoryContext {
   Time now;
   history::Activities live{};
   std::optional<Time> last_sign{};  // status::RunStatus::last_sign
+  usage::GpusPerNode gpus{};
   std::map<FacilityName, status::EndingCredential> credentials{};
 };
 

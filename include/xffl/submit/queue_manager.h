@@ -46,6 +46,7 @@ struct JobShape {
   std::chrono::seconds walltime{0};  // 0: no limit
   // The time for which a job that has reported keeps its nodes for the next round; 0: it ends.
   std::chrono::seconds keep_allocation{0};
+  int gpus_per_node = 0;  // 0: none, or not known
 
   double node_hours(std::chrono::seconds time) const {
     return nodes * static_cast<double>(time.count()) / 3600;
