@@ -353,13 +353,13 @@ void write_trouble(HtmlWriter& html, const RunStory& story) {
   }
   open_table(html);
   html.element("caption", "By reason; reasons that differ in digits only count as one");
-  head_row(html, {"count", "incident", "facilities", "reason"});
+  head_row(html, {"count", "incident", "facilities", "node-hours lost", "reason"});
   std::vector<IncidentGroup> groups = grouped(story.incidents);
   constexpr size_t kMaxGroups = 200;
   if (groups.size() > kMaxGroups) groups.resize(kMaxGroups);
   for (const IncidentGroup& group : groups)
     row(html, {std::to_string(group.count), group.kind, names_text(group.facilities),
-               group.reason.substr(0, 600)});
+               group.lost ? usage::hours_text(*group.lost) : "-", group.reason.substr(0, 600)});
   close_table(html);
   open_details(html, "All " + std::to_string(story.incidents.size()) + " incidents, by time");
   const size_t first = first_row(story.incidents.size(), 8);

@@ -106,6 +106,8 @@ std::string format_json(const RunStory& story) {
          {"job", one.job_id},
          {"kind", one.kind},
          {"reason", log::printable(one.reason)},
+         {"lost_node_seconds",
+          one.lost && one.lost->unknown == 0 ? Json(one.lost->seconds) : Json(nullptr)},
          {"followed", one.followed}});
   json["usage"] = usage::to_json(story.ledger);
   json["clock_anomalies"] = story.clock_anomalies;

@@ -54,8 +54,9 @@ std::string troubles(const RunStory& story) {
   for (const IncidentGroup& group : grouped(story.incidents)) {
     std::string names;
     for (const FacilityName& name : group.facilities) names += " " + name.str();
-    text += std::to_string(group.count) + " x " + group.kind + names + ": " +
-            log::printable(group.reason, 300) + "\n";
+    text += std::to_string(group.count) + " x " + group.kind + names +
+            (group.lost ? " (node-hours lost: " + usage::hours_text(*group.lost) + ")" : "") +
+            ": " + log::printable(group.reason, 300) + "\n";
   }
   text += "\n";
   for (const Incident& incident : story.incidents) {

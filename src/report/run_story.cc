@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <variant>
 
@@ -295,6 +296,25 @@ void add_spans(AttemptStory& attempt, const RoundStory& round, Time now, int& an
     attempt.spans.push_back({Phase::kWaiting, spans.end(), *round.frozen});
 }
 
+// A failed attempt whose checkpoint was continued has lost nothing.
+void add_lost_hours(RunStory& story) {
+  std::map<std::tuple<int, FacilityName, int>, usage::Amount> lost;
+  for (const usage::Row& row : story.ledger.rows) {
+    if (row.outcome != usage::Outcome::kLost) continue;
+    usage::Amount& amount = lost[{row.round, row.facility, row.attempt}];
+    if (const std::optional<double> seconds = row.node_seconds())
+      amount.seconds += *seconds;
+    else
+      ++amount.unknown;
+  }
+  for (Incident& incident : story.incidents) {
+    if (!incident.facility || (incident.kind != "attempt failed" && incident.kind != "update lost"))
+      continue;
+    const auto found = lost.find({incident.round, *incident.facility, incident.attempt});
+    if (found != lost.end()) incident.lost = found->second;
+  }
+}
+
 bool has_ended(const RunStory& story) {
   return story.state == "completed" || story.state == "cancelled";
 }
@@ -428,6 +448,7 @@ RunStory make_story(const std::vector<history::StoredEvent>& events, const Story
     add_spans(attempt, story.rounds[attempt.round], now, story.clock_anomalies);
   story.losses = status::global_losses(state);
   story.ledger = usage::make_ledger(events, context.gpus);
+  add_lost_hours(story);
   add_needs(story, state, context);
   return story;
 }
@@ -541,8 +562,14 @@ std::vector<IncidentGroup> grouped(const std::vector<Incident>& incidents) {
       groups.push_back({incident.kind, incident.reason, 0, {}});
       facilities.emplace_back();
     }
-    ++groups[found->second].count;
+    IncidentGroup& group = groups[found->second];
+    ++group.count;
     if (incident.facility) facilities[found->second].insert(*incident.facility);
+    if (incident.lost) {
+      if (!group.lost) group.lost.emplace();
+      group.lost->seconds += incident.lost->seconds;
+      group.lost->unknown += incident.lost->unknown;
+    }
   }
   for (size_t i = 0; i < groups.size(); ++i)
     groups[i].facilities.assign(facilities[i].begin(), facilities[i].end());

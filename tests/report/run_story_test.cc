@@ -106,7 +106,9 @@ TEST(RunStory, HasIncidentsWithTheirConsequences) {
   run.plan(1, 2);
   run.open(1, 0);
   run.open(1, 1);
-  run.fail(1, 0, 1, "job 4110 ended with exit code 1");
+  history::AttemptFailed failed{.reason = "job 4110 ended with exit code 1"};
+  failed.usage = run.usage();  // 77 s on one node
+  run.add({1, SyntheticRun::name(0), 1}, failed);
   run.open(1, 0, 2);
   run.accept(1, 0, 2);
   run.fail(1, 1, 1, "job 4111 ended with exit code 1");
@@ -123,6 +125,10 @@ TEST(RunStory, HasIncidentsWithTheirConsequences) {
   const std::vector<IncidentGroup> groups = grouped(story.incidents);
   EXPECT_EQ(groups[0].count, 2) << "reasons that differ in digits";
   EXPECT_THAT(groups[0].facilities, ElementsAre(SyntheticRun::name(0), SyntheticRun::name(1)));
+  EXPECT_EQ(story.incidents[0].lost->seconds, 77);
+  EXPECT_EQ(groups[0].lost->seconds, 77);
+  EXPECT_EQ(groups[0].lost->unknown, 1) << "the second job left no times";
+  EXPECT_FALSE(story.incidents[2].lost) << "a missing facility has no hours of its own";
   EXPECT_EQ(story.coordinators.size(), 2u);
   ASSERT_EQ(story.needs.size(), 2u) << "no coordinator, and a pause";
   EXPECT_EQ(story.needs[1].command, "xffl resume site1");

@@ -97,6 +97,8 @@ struct Incident {
   std::string kind;  // "attempt failed", "facility missing", ...
   std::string reason;
   std::string followed;  // the consequence, for users
+  /// The node-seconds of a failed attempt or a lost update; absent for other incidents.
+  std::optional<usage::Amount> lost{};
 };
 
 // An action of the user that the run waits for.
@@ -186,6 +188,7 @@ struct IncidentGroup {
   std::string kind, reason;  // the reason of the first one
   int count = 0;
   std::vector<FacilityName> facilities;  // sorted
+  std::optional<usage::Amount> lost{};   // the sum over the incidents that have one
 };
 std::vector<IncidentGroup> grouped(const std::vector<Incident>& incidents);
 
