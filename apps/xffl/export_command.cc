@@ -8,7 +8,9 @@
 #include "credentials.h"
 #include "project.h"
 #include "xffl/base/error.h"
+#include "xffl/exports/prometheus.h"
 #include "xffl/exports/tensorboard.h"
+#include "xffl/history/store.h"
 #include "xffl/report/run_story.h"
 
 namespace xffl {
@@ -40,16 +42,34 @@ void export_tensorboard(const ExportOptions& options) {
               static_cast<unsigned long long>(written.appended_bytes));
 }
 
+void export_prometheus(const ExportOptions& options) {
+  const history::RunFolder folder = options.project.existing_run();
+  const config::Experiment experiment = experiment_of(options.project, folder);
+  exports::RunFigures figures;
+  for (const history::StoredEvent& event : history::read_events(folder.journal()))
+    figures.add(history::decode(event));
+  const std::string text =
+      figures.format({.run = folder.run().str(),
+                      .version = XFFL_VERSION,
+                      .has_coordinator = !history::lock_holder(folder.journal()).empty(),
+                      .rounds_planned = experiment.rounds,
+                      .now = SystemClock().utc(),
+                      .credentials = ending_credentials(experiment)});
+  with_context("while exporting the run's figures",
+               [&] { exports::write_prometheus(options.to, text); });
+  std::printf("%s\n", options.to.c_str());
+}
+
 // Adds `xffl export NAME [TO]`.
-CLI::App* add_kind(CLI::App& exports, const std::string& name, const std::string& description,
-                   const std::string& argument, const std::string& meaning,
-                   std::function<void(const ExportOptions&)> body) {
+CLI::Option* add_kind(CLI::App& exports, const std::string& name, const std::string& description,
+                      const std::string& argument, const std::string& meaning,
+                      std::function<void(const ExportOptions&)> body) {
   auto options = std::make_shared<ExportOptions>();
   CLI::App* command = exports.add_subcommand(name, description);
   add_project_options(command, options->project);
-  command->add_option(argument, options->to, meaning);
+  CLI::Option* to = command->add_option(argument, options->to, meaning);
   command->callback([options, body = std::move(body)] { body(*options); });
-  return command;
+  return to;
 }
 
 }  // namespace
@@ -61,6 +81,10 @@ void add_export_commands(CLI::App& app) {
   add_kind(*command, "tensorboard",
            "event files of TensorBoard; a later export appends the new rounds", "folder",
            "the folder of the event files (default: runs/0001/tb)", export_tensorboard);
+  add_kind(*command, "prometheus",
+           "the present figures for node_exporter's textfile collector; replaces the file", "file",
+           "the file, such as /var/lib/node_exporter/xffl.prom", export_prometheus)
+      ->required();
 }
 
 }  // namespace xffl

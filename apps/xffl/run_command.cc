@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "commands.h"
+#include "credentials.h"
 #include "project.h"
 #include "round_display.h"
 #include "stop_on_signal.h"
@@ -13,6 +14,7 @@
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
 #include "xffl/history/store.h"
+#include "xffl/observe/observers.h"
 #include "xffl/status/status.h"
 
 namespace xffl {
@@ -71,6 +73,16 @@ auto logging_its_end(Body&& body) {
   }
 }
 
+observe::Settings observers_of(const config::Experiment& experiment) {
+  return {.observe = experiment.observe,
+          .hooks = experiment.hooks,
+          .project_folder = experiment.project_folder,
+          .project = experiment.project.str(),
+          .version = XFFL_VERSION,
+          .rounds_planned = experiment.rounds,
+          .credentials = [experiment] { return ending_credentials(experiment); }};
+}
+
 void run_here(const ProjectOptions& options, bool fresh) {
   const config::Experiment experiment = config::load_experiment(options.project);
   const RunName name = name_of_run(options, fresh);
@@ -87,9 +99,12 @@ void run_here(const ProjectOptions& options, bool fresh) {
   log::info("run", {{"project", experiment.project.str()},
                     {"run", name.str()},
                     {"folder", folder.path().string()}});
+  observe::Observers observers(observers_of(experiment), folder, signals.token());
   const run::Outcome outcome = logging_its_end([&] {
     RoundDisplay display(experiment.rounds, folder.live());
-    return run::run_federation(experiment, folder, services, signals.token(), display.observer());
+    facility::Observer observer = display.observer();
+    observer.on_begin = [&] { observers.begin(); };
+    return run::run_federation(experiment, folder, services, signals.token(), observer);
   });
   std::printf("run %s: %d of %d rounds published\nmodel: %s\nsha256: %s\n", name.str().c_str(),
               outcome.rounds_published, experiment.rounds, outcome.model.c_str(),

@@ -402,6 +402,34 @@ FieldTable aggregation_keys(std::span<const aggregate::ServerOptimizer> optimize
   return {std::move(keys)};
 }
 
+const FieldTable& observe_keys() {
+  static const FieldTable keys({
+      field("prometheus", &Observe::prometheus,
+            "a file that node_exporter's textfile collector reads, such as "
+            "/var/lib/node_exporter/xffl.prom; not set: none",
+            {.default_text = "no file", .omit_default = true}),
+  });
+  return keys;
+}
+
+const FieldTable& hook_keys() {
+  static const FieldTable keys({
+      field("on", &Hooks::on, "the events after which the program starts",
+            {.pattern = "(run_stopped|run_completed|run_cancelled|run_resumed|facility_paused|"
+                        "facility_resumed|facility_missing|facility_left|facility_joined|"
+                        "published|attempt_failed|update_lost)",
+             .shape = "an event: run_stopped, run_completed, run_cancelled, run_resumed, "
+                      "facility_paused, facility_resumed, facility_missing, facility_left, "
+                      "facility_joined, published, attempt_failed or update_lost"}),
+      field("command", &Hooks::command,
+            "the program and its arguments, without a shell; it gets the event as JSON on its "
+            "standard input"),
+      field("timeout", &Hooks::timeout, "the time after which xffl ends the program",
+            {.min = 1000, .max = 600'000}),
+  });
+  return keys;
+}
+
 const FieldTable& experiment_keys() {
   using E = Experiment;
   static const FieldTable aggregation = aggregation_keys(aggregate::server_optimizers());
@@ -421,6 +449,10 @@ const FieldTable& experiment_keys() {
             {.table = &aggregation}),
       field("policy", &E::policy, "the conditions for the end of a round",
             {.table = &policy_keys(), .operational = true}),
+      field("observe", &E::observe, "files about the run for other programs",
+            {.table = &observe_keys(), .omit_default = true, .operational = true}),
+      field("hooks", &E::hooks, "a program of this machine that starts after events of the run",
+            {.table = &hook_keys(), .omit_default = true, .operational = true}),
       {.name = "facilities",
        .help = "the sites that train, by name",
        .type = Type::kFacilities,

@@ -134,6 +134,7 @@ class ExperimentReader {
       read_facilities(*facilities, defaults);
     check_adapters();
     check_policy();
+    check_hooks();
     return std::move(experiment_);
   }
 
@@ -269,6 +270,12 @@ class ExperimentReader {
     std::vector<std::string> modules = lora.target_modules;
     std::sort(modules.begin(), modules.end());
     return modules;
+  }
+
+  void check_hooks() {
+    if (experiment_.hooks.command.empty() && reader_.is_set("hooks"))
+      reader_.problem(reader_.mark("hooks"),
+                      "'hooks' needs command: the program to start, such as [./notify.sh]");
   }
 
   void check_policy() {

@@ -283,6 +283,16 @@ std::vector<StoredEvent> read_events(const std::filesystem::path& path) {
   });
 }
 
+void visit_events(const std::filesystem::path& path, const Selection& selection,
+                  const Store::Visitor& each) {
+  if (!std::filesystem::exists(path)) return;
+  read_snapshot(path, [&](Database& database) {
+    for_each(database, selection,
+             [&](const StoredEvent& event, const std::string&) { each(event); });
+    return std::vector<StoredEvent>();
+  });
+}
+
 std::vector<StoredEvent> read_newest_events(
     const std::filesystem::path& path, const std::function<bool(const StoredEvent&)>& continues) {
   return read_snapshot(path,

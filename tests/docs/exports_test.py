@@ -5,7 +5,6 @@
 import pathlib
 import subprocess
 import sys
-import tarfile
 import tempfile
 import unittest
 
@@ -21,8 +20,7 @@ class Exports(unittest.TestCase):
         ran = 0
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
-            with tarfile.open(ROOT / "tests/golden/run/killed_in_round_2.tar.gz") as archive:
-                archive.extractall(folder, filter="data")
+            subprocess.run(["tar", "-xzf", ROOT / "tests/golden/run/killed_in_round_2.tar.gz", "-C", folder], check=True, timeout=60)
             for block in blocks(PAGE):
                 for words in commands_of(block.text) if block.language == "sh" else []:
                     if words[0] != "xffl":

@@ -150,6 +150,21 @@ struct RoundPolicy {
   bool operator==(const RoundPolicy&) const = default;
 };
 
+// Files about the run for other programs, which the coordinator keeps up to date.
+struct Observe {
+  std::filesystem::path prometheus;  // empty: none
+  bool operator==(const Observe&) const = default;
+};
+
+// A program of this machine that the coordinator starts after events of the run.
+struct Hooks {
+  std::vector<std::string> on = {"run_stopped", "run_completed", "facility_paused",
+                                 "facility_missing"};
+  std::vector<std::string> command;  // argv; empty: no hooks
+  std::chrono::seconds timeout{30};
+  bool operator==(const Hooks&) const = default;
+};
+
 struct Experiment {
   ProjectName project;
   std::filesystem::path project_folder;
@@ -159,6 +174,8 @@ struct Experiment {
   int rounds = 1;
   Aggregation aggregation;
   RoundPolicy policy;
+  Observe observe;
+  Hooks hooks;
   std::vector<Facility> facilities;  // sorted by name, at least one
 
   const Facility& facility(const FacilityName& name) const;  // throws kNotFound

@@ -42,6 +42,7 @@ struct Services {
 
 // Callbacks for the progress of rounds. Any thread may call them, one call at a time.
 struct Observer {
+  std::function<void()> on_begin{};  // this process holds the run from here on; called once
   std::function<void(int round, const FacilityName&, const std::string& metrics_line)> on_training;
   std::function<void(int round, const std::vector<history::Accepted>&, double seconds)> on_round;
 };

@@ -84,6 +84,13 @@ std::vector<StoredEvent> read_events(const std::filesystem::path& path);
 std::vector<StoredEvent> read_newest_events(
     const std::filesystem::path& path, const std::function<bool(const StoredEvent&)>& continues);
 
+/// Calls `each` with the selected events, in their order, without the lock and without a check of
+/// the chain: for a reader that follows a run whose coordinator has checked the journal. None for a
+/// journal that does not exist yet. Throws kCorrupt for a damaged database, kIo, and any error of
+/// `each`.
+void visit_events(const std::filesystem::path& path, const Selection& selection,
+                  const Store::Visitor& each);
+
 struct Repaired {
   int64_t events = 0;             // in the repaired journal
   std::filesystem::path damaged;  // the damaged database's new path; empty: there was no damage

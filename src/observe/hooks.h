@@ -1,0 +1,52 @@
+// The user's program after events of the run.
+//
+// runs/0001/hooks.done holds the last event for which the program has ended. A coordinator starts
+// the program for each later event of the kinds in `hooks.on`: at least once, also after a kill
+// between the journal's record and the program.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <stop_token>
+#include <string>
+
+#include "journal_follower.h"
+#include "xffl/config/experiment.h"
+#include "xffl/history/events.h"
+#include "xffl/history/run_folder.h"
+
+namespace xffl::observe {
+
+/// The text that the program gets on its standard input: one line of JSON. Text of the run is
+/// scrubbed and printable.
+std::string format_hook_event(const std::string& run, const std::string& project,
+                              const history::RecordedEvent& recorded);
+
+/// The most events that wait for the program: older ones are dropped, with a warning.
+inline constexpr size_t kMaxWaitingEvents = 1000;
+
+class Hooks {
+ public:
+  /// Without hooks.done, begins after the journal's newest event, and writes the file. Throws kIo.
+  Hooks(config::Hooks settings, const history::RunFolder& folder, std::string project,
+        std::filesystem::path project_folder);
+
+  /// Starts the program for each new event, one after the other, until none is left, `end` is
+  /// requested (the running program goes on) or `abort` is requested (the program is ended).
+  void run(bool certain, const std::stop_token& end, const std::stop_token& abort);
+
+ private:
+  bool start(const history::RecordedEvent& recorded, const std::stop_token& abort);
+  void keep(int64_t seq);
+  void warn(const std::string& problem);
+
+  const config::Hooks settings_;
+  const std::string run_, project_;
+  const std::filesystem::path project_folder_, done_file_;
+  JournalFollower follower_;
+  std::deque<history::RecordedEvent> waiting_;
+  bool has_warned_ = false;
+};
+
+}  // namespace xffl::observe
