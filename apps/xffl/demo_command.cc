@@ -271,7 +271,7 @@ bool federated_is_best(const Losses& losses) {
 
 Json to_json(const Options& options, const std::vector<Contender>& contenders, const Losses& losses,
              const run::Outcome& federated, double seconds) {
-  Json json;
+  Json json = {{"schema", 1}};
   for (const Site& site : sites())
     for (const Contender& contender : contenders)
       json["validation_loss"][site.title][contender.key] =

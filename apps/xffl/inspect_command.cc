@@ -204,6 +204,12 @@ std::string dump(const Json& json, int indent = -1) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
+Json with_schema(const Json& content) {
+  Json json = {{"schema", 1}};
+  json.update(content);
+  return json;
+}
+
 // A string itself, other values as JSON, with escaped control characters.
 std::string shown(const Json& value) {
   return log::printable(value.is_string() ? value.get<std::string>() : dump(value));
@@ -238,9 +244,10 @@ void inspect(const std::string& path, bool json, bool with_tensors) {
   const Description description = describe(path, with_tensors);
   const Json& content = description.json;
   if (json && content.contains("events")) {
-    for (const Json& event : content["events"]) std::printf("%s\n", dump(event).c_str());
+    for (const Json& event : content["events"])
+      std::printf("%s\n", dump(with_schema(event)).c_str());
   } else if (json) {
-    std::printf("%s\n", dump(content, 2).c_str());
+    std::printf("%s\n", dump(with_schema(content), 2).c_str());
   } else {
     print_text(content, 0);
     if (content.contains("tensors"))

@@ -175,19 +175,19 @@ void print(const std::vector<FacilityPlan>& plans, const config::Experiment& exp
 }
 
 void print_json(const std::vector<FacilityPlan>& plans) {
-  Json json = Json::array();
+  Json json = {{"schema", 1}, {"facilities", Json::array()}};
   for (const FacilityPlan& plan : plans)
-    json.push_back({{"facility", plan.name},
-                    {"round", plan.script.round},
-                    {"attempt", plan.script.attempt},
-                    {"job_name", plan.script.job_name},
-                    {"model_folder", plan.script.model_folder.str()},
-                    {"adapter_folder", plan.script.adapter_folder.str()},
-                    {"push_bytes", plan.push_bytes},
-                    {"fetch_bytes", plan.fetch_bytes},
-                    {"node_hours", plan.node_hours},
-                    {"idle_node_hours", plan.idle_node_hours},
-                    {"answer", log::printable(plan.answer, 2000)}});
+    json["facilities"].push_back({{"facility", plan.name},
+                                  {"round", plan.script.round},
+                                  {"attempt", plan.script.attempt},
+                                  {"job_name", plan.script.job_name},
+                                  {"model_folder", plan.script.model_folder.str()},
+                                  {"adapter_folder", plan.script.adapter_folder.str()},
+                                  {"push_bytes", plan.push_bytes},
+                                  {"fetch_bytes", plan.fetch_bytes},
+                                  {"node_hours", plan.node_hours},
+                                  {"idle_node_hours", plan.idle_node_hours},
+                                  {"answer", log::printable(plan.answer, 2000)}});
   std::printf("%s\n", json.dump(2).c_str());
 }
 

@@ -297,6 +297,7 @@ std::string format_status(const RunStatus& status, Clock::UtcTime now) {
 std::string format_status_json(const RunStatus& status) {
   Json json;
   const plan::Done done = status.run_state.done();
+  json["schema"] = 1;
   json["run"] = status.folder.filename().string();
   json["project"] = status.run_state.project;
   json["state"] = status.state;

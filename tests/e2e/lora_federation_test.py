@@ -125,7 +125,7 @@ def continue_from(folder, adapter):
     (folder / "xffl.yaml").write_text(config)
 
     # The preview before the run names both folders.
-    plan = json.loads(run(BIN / "xffl", "plan", "-p", folder, "--offline", "--json"))[0]
+    plan = json.loads(run(BIN / "xffl", "plan", "-p", folder, "--offline", "--json"))["facilities"][0]
     assert "/models/" in plan["model_folder"] and "/models/" in plan["adapter_folder"], plan
     assert plan["model_folder"] != plan["adapter_folder"], plan
     render = subprocess.run([BIN / "xffl", "render", "-p", folder, "alba"], capture_output=True, text=True)

@@ -137,9 +137,10 @@ TEST(Plan, PrintsBytesAndSubmitsNothing) {
   const ProcessResult result = project.xffl({"plan", "-p", path, "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const Json plan = parse_json(result.out, "plan");
-  ASSERT_EQ(plan.size(), 2u);
-  EXPECT_EQ(plan[0]["facility"], "alba");
-  EXPECT_EQ(plan[0]["push_bytes"], 2 * (16 * 8 + 12 * 8 + 8));
+  EXPECT_EQ(plan["schema"], 1);
+  ASSERT_EQ(plan["facilities"].size(), 2u);
+  EXPECT_EQ(plan["facilities"][0]["facility"], "alba");
+  EXPECT_EQ(plan["facilities"][0]["push_bytes"], 2 * (16 * 8 + 12 * 8 + 8));
   EXPECT_TRUE(project.trainings().empty());
   EXPECT_FALSE(std::filesystem::exists(project.path() / "runs"));
 }

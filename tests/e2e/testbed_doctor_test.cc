@@ -191,8 +191,8 @@ TEST(TestbedDoctor, PlanAndLogsWorkAtAHealthyFacility) {
   const ProcessResult planned = project.plan();
   ASSERT_EQ(planned.exit_code, 0) << planned.err;
   const Json plan = parse_json(planned.out, "plan");
-  ASSERT_EQ(plan.size(), 2u);
-  for (const Json& facility : plan) {
+  ASSERT_EQ(plan["facilities"].size(), 2u);
+  for (const Json& facility : plan["facilities"]) {
     EXPECT_THAT(facility["answer"].get<std::string>(), HasSubstr("to start at")) << planned.out;
     EXPECT_NEAR(facility["node_hours"].get<double>(), 2 * 5 / 60.0, 1e-9);
   }
