@@ -254,7 +254,7 @@ bool is_read_only(const std::filesystem::path& folder) {
   return ::statvfs(folder.c_str(), &info) == 0 && (info.f_flag & ST_RDONLY) != 0;
 }
 
-using Reading = std::function<std::vector<StoredEvent>(Database&)>;
+}  // namespace
 
 std::vector<StoredEvent> read_snapshot(const std::filesystem::path& path, const Reading& read) {
   const auto read_all = [&](Database&& database) -> std::vector<StoredEvent> {
@@ -267,8 +267,6 @@ std::vector<StoredEvent> read_snapshot(const std::filesystem::path& path, const 
     return read_all(Database(path, Database::Immutable{}));
   return read_all(Database(path));
 }
-
-}  // namespace
 
 std::unique_ptr<Store> Store::open(const std::filesystem::path& path, const Visitor& each) {
   return std::make_unique<SqliteJournal>(path, each);

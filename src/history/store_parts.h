@@ -112,6 +112,12 @@ std::vector<StoredEvent> newest_events(Database& database,
 void for_each(Database& database, const Selection& selection, const RowVisitor& visit);
 void insert(Database& database, const StoredEvent& event, const std::string& chain);
 
+/// Calls `read` with a journal in one consistent state, without the lock, while a coordinator may
+/// be writing. No events for a database that is still empty. Throws kNotFound, kCorrupt,
+/// kUnsupported, kIo, and any error of `read`.
+using Reading = std::function<std::vector<StoredEvent>(Database&)>;
+std::vector<StoredEvent> read_snapshot(const std::filesystem::path& path, const Reading& read);
+
 /// The line of an event in the mirror, with its newline. The line holds the payload as a string, so
 /// that a reader gets the same bytes.
 std::string format_mirror_line(const StoredEvent& event, const std::string& chain);
