@@ -5,19 +5,11 @@
 
 #include "xffl/base/json.h"
 #include "xffl/base/sha256.h"
+#include "xffl/plan/attempt_nonce.h"
 #include "xffl/plan/facility_layout.h"
 
 namespace xffl::plan {
 namespace {
-
-// The nonce depends on the run's secret: an old or foreign report cannot have the nonce of a new
-// attempt.
-std::string nonce(const RunIdentity& identity, int round, const FacilityName& facility,
-                  int attempt) {
-  return sha256_hex(identity.secret + "/" + identity.run.str() + "/" + std::to_string(round) + "/" +
-                    facility.str() + "/" + std::to_string(attempt))
-      .substr(0, 32);
-}
 
 // The name of the optimizer state that the accepted attempt of the previous round has kept.
 std::string initial_optimizer_name(const RunIdentity& identity, const FacilityPlan& facility,
@@ -25,7 +17,7 @@ std::string initial_optimizer_name(const RunIdentity& identity, const FacilityPl
   if (facility.accepted_before == 0) return std::string(job::kNoOptimizerState);
   key.round -= 1;
   key.attempt = facility.accepted_before;
-  key.nonce = nonce(identity, key.round, facility.facility, key.attempt);
+  key.nonce = attempt_nonce(identity, key.round, facility.facility, key.attempt);
   return key.optimizer_state_name();
 }
 
@@ -51,6 +43,13 @@ void evaluate_only(job::JobSpec& spec) {
 }
 
 }  // namespace
+
+std::string attempt_nonce(const RunIdentity& identity, int round, const FacilityName& facility,
+                          int attempt) {
+  return sha256_hex(identity.secret + "/" + identity.run.str() + "/" + std::to_string(round) + "/" +
+                    facility.str() + "/" + std::to_string(attempt))
+      .substr(0, 32);
+}
 
 std::string RunIdentity::unique_name() const {
   return run.str() + "-" + (tag.empty() ? secret.substr(0, 8) : tag);
@@ -100,7 +99,7 @@ job::JobSpec job_spec(const config::Experiment& experiment, const RunIdentity& i
               plan.round,
               facility.facility.str(),
               attempt,
-              nonce(identity, plan.round, facility.facility, attempt)};
+              attempt_nonce(identity, plan.round, facility.facility, attempt)};
   spec.base_model_path = facility.model_folder.str();
   spec.base_model_sha256 = plan.base_sha256;
   if (!plan.adapted_sha256.empty()) {

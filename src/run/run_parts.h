@@ -12,6 +12,7 @@
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/facility/context.h"
 #include "xffl/history/run_folder.h"
+#include "xffl/run/first_models.h"
 
 namespace xffl::run {
 
@@ -40,14 +41,6 @@ bool knows_all_members(const facility::Context& context);
 /// adapter. Throws kConfig when the experiment's adapter does not match training.lora, and the
 /// errors of a damaged model or adapter.
 void import_model(facility::Context& context);
-
-/// Makes master, global and, with LoRA, adapted in the folder `round`. The same configuration and
-/// input give the same bytes.
-struct FirstModels {
-  checkpoint::Manifest master, global, adapted;  // with block hashes; adapted: empty without LoRA
-};
-FirstModels make_first_models(const config::Experiment& experiment,
-                              const std::filesystem::path& round);
 
 // --- A round (run_round.cc) --------------------------------------------------------------------
 
