@@ -69,4 +69,7 @@ void add_ssh_commands(CLI::App& app);
 /// `status`, `logs` and `attach`: the progress of a run.
 void add_status_commands(CLI::App& app);
 
+/// `verify`: proves that a run's models follow from its journal and its updates.
+void add_verify_command(CLI::App& app);
+
 }  // namespace xffl

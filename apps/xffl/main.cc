@@ -78,6 +78,7 @@ void add_commands(CLI::App& app, int& exit_code, std::vector<std::string> progra
   xffl::add_report_command(app);
   xffl::add_usage_command(app);
   xffl::add_export_commands(app);
+  xffl::add_verify_command(app);
   xffl::add_operate_commands(app);
   xffl::add_plan_commands(app);
   xffl::add_doctor_command(app);

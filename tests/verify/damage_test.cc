@@ -1,0 +1,183 @@
+// Each damage of a run's folder is found, and the finding names the file or the event.
+#include <gmock/gmock.h>
+
+#include "verify/verified_run.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+
+namespace xffl {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+using verify::Verification;
+
+struct Flip {
+  std::string file;
+  std::string at;       // the byte after this text
+  std::string finding;  // of the fast checks; empty: only --read-data finds it
+};
+void PrintTo(const Flip& flip, std::ostream* out) { *out << flip.file; }
+
+class Flipped : public test::VerifiedRun, public testing::WithParamInterface<Flip> {};
+
+TEST_P(Flipped, ByteIsFoundAndItsFileIsNamed) {
+  const auto& [name, at, finding] = GetParam();
+  const fs::path file = path() / name;
+  const std::string text = read_file(file, 1 << 20);
+  const size_t offset = at.empty() ? text.size() * 3 / 4 : text.find(at) + at.size();
+  ASSERT_LT(offset, text.size());
+  test::flip_byte(file, static_cast<std::streamoff>(offset));
+  const Verification fast = check();
+  if (finding.empty())
+    EXPECT_THAT(failures(fast), IsEmpty());
+  else
+    EXPECT_THAT(failures(fast), Contains(finding)) << format_text(fast);
+  const Verification slow = check(everything());
+  EXPECT_GT(slow.num("failed"), 0);
+  std::string folder_or_file = name;
+  if (finding.empty()) folder_or_file = fs::path(name).parent_path().string();
+  if (name.ends_with(".blocks")) folder_or_file = name;
+  EXPECT_THAT(format_text(slow), HasSubstr(folder_or_file));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Files, Flipped,
+    testing::Values(
+        Flip{"journal.db", "participants_froze", "chain: journal.db"},
+        Flip{"journal.jsonl", "\\\"weights\\\":[", "mirror: journal.jsonl"},
+        Flip{"config.resolved.yaml", "rounds: ", "config: config.resolved.yaml"},
+        Flip{"r0001/alba/report.json", "\"tokens\": ", "report files: r0001/alba/report.json"},
+        Flip{"r0001/alba/job.json", "\"nonce\": \"", "jobs: r0001/alba/job.json"},
+        Flip{"r0002/brno/job.sh", "", "jobs: r0002/brno/job.sh"},
+        Flip{"r0001/alba/update/manifest.json", "\"sha256\": \"", "updates: r0001/alba/update"},
+        Flip{"r0002/brno/update/model.safetensors", "", ""},
+        Flip{"r0001/global/model.safetensors", "", ""}, Flip{"r0002/global/config.json", "", ""},
+        Flip{"r0001/master/model.safetensors", "", ""}, Flip{"r0001/alba/update.blocks", "", ""}),
+    [](const auto& each) {
+      std::string name = each.param.file;
+      std::replace_if(
+          name.begin(), name.end(), [](char c) { return std::isalnum(c) == 0; }, '_');
+      return name;
+    });
+
+using Damage = test::VerifiedRun;
+
+TEST_F(Damage, OfAnUpdateIsFoundByTheReplay) {
+  test::flip_byte(path() / "r0002/brno/update/model.safetensors",
+                  static_cast<std::streamoff>(
+                      fs::file_size(path() / "r0002/brno/update/model.safetensors") - 1));
+  verify::Options options = everything();
+  options.read_data = false;
+  EXPECT_THAT(failures(check(options)), ElementsAre("replay: round 2"));
+}
+
+TEST_F(Damage, BySwappedUpdatesNamesBoth) {
+  const fs::path alba = path() / "r0001/alba/update", brno = path() / "r0001/brno/update";
+  fs::rename(alba, path() / "swapped");
+  fs::rename(brno, alba);
+  fs::rename(path() / "swapped", brno);
+  EXPECT_THAT(failures(check()),
+              ElementsAre("updates: r0001/alba/update", "updates: r0001/brno/update"));
+}
+
+TEST_F(Damage, ByAMissingFileIsFound) {
+  fs::remove(path() / "r0001/alba/update/model.safetensors");
+  fs::remove_all(path() / "r0002/global");
+  EXPECT_THAT(failures(check()), ElementsAre("updates: r0001/alba/update", "models: r0002/global"));
+}
+
+TEST_F(Damage, ByAnotherCurrentModelIsFound) {
+  fs::remove(path() / "CURRENT");
+  fs::create_directory_symlink("r0001/global", path() / "CURRENT");
+  EXPECT_THAT(failures(check()), ElementsAre("current: CURRENT"));
+}
+
+// Changes a number of the event's payload.
+template <class Change>
+auto changed(const std::string& kind, int round, const Change& change) {
+  return [=](history::StoredEvent& event) {
+    if (event.kind != kind || event.round != round) return;
+    Json payload = parse_json(event.payload, kind);
+    change(payload);
+    event.payload = payload.dump();
+  };
+}
+
+// The writer of such a journal can compute its chain and its mirror.
+TEST_F(Damage, ByARewrittenWeightIsFoundWithAValidChain) {
+  rewrite_journal(changed("participants_frozen", 2, [](Json& json) { json["weights"][0] = 1e6; }));
+  const Verification result = check(everything());
+  EXPECT_EQ(find(result, "chain").result(), "ok");
+  EXPECT_EQ(find(result, "mirror").result(), "ok");
+  EXPECT_THAT(failures(result),
+              ElementsAre(StartsWith("weights: alba's weight in event"), "replay: round 2"));
+}
+
+TEST_F(Damage, ByARewrittenReportIsFoundWithAValidChain) {
+  rewrite_journal(changed("update_accepted", 1, [](Json& json) {
+    if (json["report"]["key"]["facility"] == "brno") json["report"]["tokens"] = 7;
+  }));
+  EXPECT_THAT(failures(check()), testing::IsSupersetOf(std::vector<testing::Matcher<std::string>>{
+                                     "report files: r0001/brno/report.json",
+                                     StartsWith("weights: brno's weight in event")}));
+}
+
+TEST_F(Damage, ByARewrittenParticipantIsFoundWithAValidChain) {
+  rewrite_journal(changed("participants_frozen", 1, [](Json& json) {
+    for (const char* list : {"facilities", "updates", "weights"}) json[list].erase(1);
+  }));
+  const Verification result = check(everything());
+  EXPECT_THAT(failures(result), ElementsAre(StartsWith("participants: event"), "replay: round 1"));
+  EXPECT_THAT(find(result, "participants").failures[0].problem, HasSubstr("brno is left out"));
+}
+
+TEST_F(Damage, ByAForeignNonceIsFoundWithAValidChain) {
+  const std::string foreign(32, '0');
+  rewrite_journal([&](history::StoredEvent& event) {
+    if (event.round != 2 || event.facility != "alba") return;
+    Json payload = parse_json(event.payload, event.kind);
+    if (event.kind == "attempt_opened") payload["nonce"] = foreign;
+    if (event.kind == "update_accepted") payload["report"]["key"]["nonce"] = foreign;
+    event.payload = payload.dump();
+  });
+  EXPECT_THAT(failures(check()), testing::IsSupersetOf(std::vector<testing::Matcher<std::string>>{
+                                     StartsWith("nonces: event"), StartsWith("reports: event")}));
+}
+
+TEST_F(Damage, ByAModelOfAnotherRunIsFoundWithAValidChain) {
+  const std::string other(64, 'a');
+  rewrite_journal([&](history::StoredEvent& event) {
+    if (event.round != 2 && event.kind != "run_completed") return;
+    Json payload = parse_json(event.payload, event.kind);
+    if (payload.contains("model_sha256")) payload["model_sha256"] = other;
+    event.payload = payload.dump();
+  });
+  EXPECT_THAT(failures(check(everything())), Contains("models: r0002/global"));
+  EXPECT_THAT(failures(check(everything())), Contains("replay: round 2"));
+}
+
+TEST_F(Damage, ByEventsThatCannotHaveHappenedIsNamed) {
+  rewrite_journal(
+      changed("published", 1, [](Json& json) { json["model_sha256"] = std::string(64, 'b'); }));
+  const Verification result = check();
+  EXPECT_EQ(find(result, "chain").result(), "ok");
+  EXPECT_THAT(find(result, "events").failures[0].problem, HasSubstr("(published)"));
+  EXPECT_EQ(result.rounds_published, 0);
+}
+
+TEST_F(Damage, ByALostEndOfTheJournalIsFoundByTheMirror) {
+  const std::string mirror = read_file(path() / "journal.jsonl", 1 << 20);
+  const std::string last = mirror.substr(mirror.rfind('\n', mirror.size() - 2) + 1);
+  write_file_atomic(path() / "journal.jsonl", mirror + last);
+  const Verification result = check();
+  EXPECT_THAT(failures(result), ElementsAre("mirror: journal.jsonl"));
+  EXPECT_THAT(find(result, "mirror").failures[0].problem, HasSubstr("lost events"));
+}
+
+}  // namespace
+}  // namespace xffl

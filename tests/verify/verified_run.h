@@ -1,0 +1,82 @@
+// A completed run of two rounds, made once, and copies of it that a test may damage.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "e2e/project.h"
+#include "xffl/base/error.h"
+#include "xffl/history/store.h"
+#include "xffl/verify/verify.h"
+
+namespace xffl::test {
+
+class VerifiedRun : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    made_ = new Project();
+    made_->set_rounds(2);
+    made_->set_aggregation(aggregation_);
+    made_->write_config();
+    const ProcessResult run = made_->run();
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+  }
+  static void TearDownTestSuite() {
+    delete made_;
+    made_ = nullptr;
+  }
+
+  VerifiedRun() {
+    std::filesystem::create_directories(runs());
+    std::filesystem::copy(
+        made_->run_folder(), path(),
+        std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
+  }
+
+  std::filesystem::path runs() const { return copy_.path() / "runs"; }
+  std::filesystem::path path() const { return runs() / "0001"; }
+  verify::Verification check(const verify::Options& options = {}) const {
+    return verify::verify_run(history::RunFolder(runs(), RunName("0001")), made_->path(), options);
+  }
+  verify::Options everything() const {
+    return {.read_data = true, .replay = verify::Rounds{}, .scratch = copy_.path()};
+  }
+  /// "check: subject" of all failures.
+  static std::vector<std::string> failures(const verify::Verification& verification) {
+    std::vector<std::string> all;
+    for (const verify::Check& check : verification.checks)
+      for (const verify::Failure& failure : check.failures)
+        all.push_back(check.name + ": " + failure.subject);
+    return all;
+  }
+  static const verify::Check& find(const verify::Verification& verification,
+                                   const std::string& name) {
+    const auto found = std::find_if(verification.checks.begin(), verification.checks.end(),
+                                    [&](const auto& check) { return check.name == name; });
+    if (found == verification.checks.end())
+      throw Error(ErrorKind::kNotFound, "no check has the name " + name);
+    return *found;
+  }
+  /// Replaces the journal and its mirror by consistent ones with changed events.
+  template <class Change>
+  void rewrite_journal(const Change& change) const {
+    std::vector<history::StoredEvent> events = history::read_events(path() / "journal.db");
+    for (const char* suffix : {".db", ".db-wal", ".db-shm", ".jsonl"})
+      std::filesystem::remove(path() / ("journal" + std::string(suffix)));
+    const auto store = history::Store::open(path() / "journal.db");
+    for (history::StoredEvent& event : events) {
+      change(event);
+      store->append(event);
+    }
+  }
+
+  static inline Project* made_ = nullptr;
+  static inline std::string aggregation_;
+  TempDir copy_;
+};
+
+}  // namespace xffl::test

@@ -1,0 +1,171 @@
+// `xffl verify` on runs without damage: completed, running, killed, with removed files.
+#include <gmock/gmock.h>
+
+#include <csignal>
+#include <set>
+
+#include "verify/verified_run.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+
+namespace xffl {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using verify::Verification;
+
+using Verify = test::VerifiedRun;
+
+TEST_F(Verify, ACompletedRunPassesAllChecks) {
+  const Verification result = check(everything());
+  EXPECT_THAT(failures(result), IsEmpty()) << format_text(result);
+  for (const verify::Check& one : result.checks) {
+    EXPECT_EQ(one.result(), "ok") << one.name;
+    EXPECT_THAT(one.not_checked, IsEmpty()) << one.name;
+  }
+  EXPECT_EQ(result.rounds_published, 2);
+  EXPECT_EQ(find(result, "chain").passed, result.events);
+  EXPECT_EQ(find(result, "mirror").passed, result.events);
+  EXPECT_EQ(find(result, "updates").passed, 4);
+  EXPECT_EQ(find(result, "weights").passed, 4);
+  EXPECT_EQ(find(result, "replay").passed, 2);
+}
+
+TEST_F(Verify, AnOmittedCheckIsNeverOk) {
+  const Verification result = check();
+  for (const char* name : {"files", "replay"}) {
+    EXPECT_EQ(find(result, name).result(), "not checked");
+    EXPECT_EQ(find(result, name).not_checked.size(), 1u);
+  }
+  EXPECT_THAT(format_text(result), HasSubstr("not checked  files: --read-data reads them\n"));
+}
+
+TEST_F(Verify, ChangesNoFile) {
+  const auto listing = [&] {
+    std::set<std::string> files;
+    for (const auto& entry : fs::recursive_directory_iterator(path()))
+      if (const std::string name = entry.path().filename().string();
+          !name.starts_with("journal.db-"))  // SQLite's own
+        files.insert(entry.path().string() + " " +
+                     (entry.is_regular_file() ? read_file(entry.path(), 1 << 20) : ""));
+    return files;
+  };
+  fs::remove(path() / "r0001/alba/update.blocks");  // a reader of the run would make it again
+  const auto before = listing();
+  check(everything());
+  EXPECT_EQ(listing(), before);
+}
+
+TEST_F(Verify, FirstMasterIsMadeAgainFromTheModelOfTheConfiguration) {
+  fs::remove_all(path() / "r0000/master");
+  const Verification without = check(everything());
+  EXPECT_EQ(find(without, "replay").passed, 2) << format_text(without);
+  // Without the published model of round 0, the master comes from the input model alone.
+  fs::remove_all(path() / "r0000/global");
+  const Verification alone = check(everything());
+  EXPECT_EQ(find(alone, "replay").passed, 2) << format_text(alone);
+  EXPECT_THAT(failures(alone),
+              testing::ElementsAre("models: r0000/global", "masters: r0000/master"));
+}
+
+TEST_F(Verify, ReplayOfTheLastRoundNeedsNoEarlierUpdate) {
+  fs::remove_all(path() / "r0001/alba/update");
+  verify::Options options = everything();
+  options.replay = verify::Rounds{.first = 2, .last = 2};
+  EXPECT_EQ(find(check(options), "replay").passed, 1);
+  options.replay = verify::Rounds{};
+  const Verification all = check(options);
+  EXPECT_EQ(find(all, "replay").passed, 1);
+  ASSERT_EQ(find(all, "replay").not_checked.size(), 1u);
+  EXPECT_EQ(find(all, "replay").not_checked[0].subjects, std::vector<std::string>{"round 1"});
+}
+
+TEST_F(Verify, FilesThatThePolicyRemovesAreNoDamage) {
+  test::Project project;
+  project.set_rounds(4);
+  project.set_policy(
+      "{on_missing: wait, poll_interval: 20ms, keep_rounds: 1, keep_updates: 2, keep_models: 2}");
+  project.write_config();
+  ASSERT_EQ(project.run().exit_code, 0);
+  ASSERT_FALSE(fs::exists(project.run_folder() / "r0000/master"));
+  ASSERT_FALSE(fs::exists(project.run_folder() / "r0002/alba/update"));
+  const Verification result = verify::verify_run(
+      history::RunFolder(project.path() / "runs", RunName("0001")), project.path(), everything());
+  EXPECT_THAT(failures(result), IsEmpty()) << format_text(result);
+  EXPECT_EQ(find(result, "updates").passed, 4);
+  EXPECT_EQ(find(result, "updates").not_checked.at(0).reason, "removed by policy.keep_updates");
+  EXPECT_EQ(find(result, "models").not_checked.at(0).reason, "removed by policy.keep_models");
+  EXPECT_EQ(find(result, "masters").not_checked.at(0).reason, "removed by policy.keep_rounds");
+  EXPECT_EQ(find(result, "replay").passed, 1) << "round 4, from the master of round 3";
+}
+
+TEST_F(Verify, ReplayLeavesNothingInItsScratchFolderAndStopsOnRequest) {
+  std::stop_source stop;
+  verify::Options options = everything();
+  options.read_data = false;
+  options.scratch = copy_.path() / "scratch";
+  options.stop = stop.get_token();
+  options.on_progress = [&](const std::string&) { stop.request_stop(); };
+  try {
+    check(options);
+    FAIL() << "the replay went on";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kCancelled);
+  }
+  EXPECT_TRUE(fs::is_empty(options.scratch));
+}
+
+TEST_F(Verify, ARunningRunIsCheckedUpToItsLastEvent) {
+  test::Project project;
+  test::StartedRun run = project.start_held_run();
+  ASSERT_TRUE(project.await_held_training("alba"));
+  const ProcessResult result = project.xffl({"verify", "-p", project.path().string()});
+  EXPECT_EQ(result.exit_code, 0) << result.out;
+  EXPECT_THAT(result.out, HasSubstr("the run goes on"));
+  run.signal(SIGTERM);
+  run.finish();
+}
+
+TEST_F(Verify, AKilledRunIsChecked) {
+  test::Project project;
+  test::StartedRun run = project.start_run({{"XFFL_FAILPOINT", "journal:stop:aggregated"}});
+  ASSERT_TRUE(run.await_stop());
+  run.kill();
+  const ProcessResult result =
+      project.xffl({"verify", "-p", project.path().string(), "--replay", "--read-data", "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.out;
+  const Json json = parse_json(result.out, "verify");
+  EXPECT_EQ(json.at("rounds_published"), 0);
+  EXPECT_EQ(json.at("checks").back().at("passed"), 1);  // the model that is not yet published
+}
+
+TEST_F(Verify, TheProgramPrintsJsonAndItsExitCodeNamesDamage) {
+  const std::vector<std::string> arguments = {
+      "verify", "-p", made_->path().string(), "-w", copy_.path().string(), "--json"};
+  const ProcessResult good = made_->xffl(arguments);
+  ASSERT_EQ(good.exit_code, 0) << good.err;
+  EXPECT_EQ(parse_json(good.out, "verify").at("schema"), 1);
+  EXPECT_EQ(parse_json(good.out, "verify").at("ok"), true);
+  test::flip_byte(path() / "config.resolved.yaml", 3);
+  const ProcessResult bad = made_->xffl(arguments);
+  EXPECT_EQ(bad.exit_code, 5);
+  EXPECT_EQ(parse_json(bad.out, "verify").at("ok"), false);
+  EXPECT_THAT(bad.err, HasSubstr("failed"));
+}
+
+TEST_F(Verify, WrongArgumentsAreRefused) {
+  for (const char* rounds : {"0", "3-2", "all,1", "99999999999"}) {
+    const ProcessResult result =
+        made_->xffl({"verify", "-p", made_->path().string(), "--replay", rounds});
+    EXPECT_EQ(result.exit_code, 2) << rounds;
+    EXPECT_THAT(result.err, HasSubstr("--replay is '")) << rounds;
+  }
+  const ProcessResult none = made_->xffl({"verify", "-p", copy_.path().string() + "/runs"});
+  EXPECT_EQ(none.exit_code, 4);
+}
+
+}  // namespace
+}  // namespace xffl
