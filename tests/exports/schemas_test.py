@@ -46,6 +46,9 @@ class Schemas(unittest.TestCase):
     def test_usage(self):
         self.check(xffl("usage", "-p", self.project, "--json"), "usage")
 
+    def test_verify(self):
+        self.check(xffl("verify", "-p", self.project, "--json", check=False), "verify")
+
     def test_inspect(self):
         run = self.project / "runs/0001"
         for path in ("r0001/global", "r0001/alba/report.json", "r0000/global/manifest.json",
