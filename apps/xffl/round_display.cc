@@ -8,6 +8,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
+#include "xffl/base/text_width.h"
 #include "xffl/history/run_folder.h"
 
 namespace xffl {
@@ -74,12 +75,12 @@ std::string RoundDisplay::line(int round) const {
   const auto with = [&](size_t share) {
     std::string text = head;
     for (const auto& [name, activity] : live_)
-      text += ("  | " + name.str() + ": " + activity).substr(0, share);
+      text += cut_to_width("  | " + name.str() + ": " + activity, share);
     return text;
   };
-  const std::string whole = with(std::string::npos);
+  const std::string whole = with(std::string::npos / 2);
   const size_t width = log::live_line_width();
-  if (width == 0 || whole.size() <= width) return whole;
+  if (width == 0 || display_width(whole) <= width) return whole;
   return with(std::max<size_t>((width - std::min(width, head.size())) / live_.size(), 16));
 }
 

@@ -13,19 +13,19 @@
 #include <spdlog/logger.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "xffl/base/clock.h"
+#include "xffl/base/console.h"
 #include "xffl/base/file.h"
 #include "xffl/base/scrub.h"
+#include "xffl/base/text_width.h"
 #include "xffl/base/utf8.h"
 
 namespace xffl::log {
@@ -57,12 +57,15 @@ class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   ConsoleSink() : base_sink(std::make_unique<spdlog::pattern_formatter>("%H:%M:%S %^%l%$ %v")) {}
 
-  // The number of usable columns; 0 unless stderr is a terminal.
+  // The number of usable columns; 0 unless stderr is a terminal that moves its cursor.
   size_t width() const {
     if (!terminal_) return 0;
-    winsize size{};
-    const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
-    return (known ? size.ws_col : 80) - 1u;  // a full line may wrap
+    return std::max<size_t>(window_size(STDERR_FILENO).columns, 2) - 1;  // a full line may wrap
+  }
+
+  void set_colours(Colours wish) {
+    std::lock_guard lock(mutex_);
+    colours_ = has_colours(STDERR_FILENO, wish);
   }
 
   void set_live_line(const std::string& text) {
@@ -97,9 +100,8 @@ class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
 
   void show_live_line() {
     if (!terminal_) return;
-    // fmt's precision counts characters, not bytes.
     const std::string shown =
-        num_suspensions_ > 0 ? "" : fmt::format("{:.{}}", wanted_live_line_, width());
+        num_suspensions_ > 0 ? "" : std::string(cut_to_width(wanted_live_line_, width()));
     if (shown == live_line_) return;
     live_line_ = shown;
     write(kEraseLine + shown);
@@ -108,8 +110,8 @@ class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
   // One write per line keeps the lines of several processes apart.
   static void write(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
-  const bool terminal_ = ::isatty(STDERR_FILENO) == 1;
-  const bool colours_ = terminal_ && std::getenv("NO_COLOR") == nullptr;
+  const bool terminal_ = is_cursor_terminal(STDERR_FILENO);
+  bool colours_ = has_colours(STDERR_FILENO);
   std::string live_line_;  // the text on the terminal; empty when hidden
   std::string wanted_live_line_;
   int num_suspensions_ = 0;  // the number of NoLiveLine objects
@@ -212,6 +214,8 @@ bool is_control(std::string_view character) {
 }  // namespace
 
 void set_console_level(Level level) { output().console.set_level(info_of(level).level); }
+
+void set_colours(Colours wish) { output().console_sink->set_colours(wish); }
 
 size_t live_line_width() { return output().console_sink->width(); }
 

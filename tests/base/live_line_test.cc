@@ -18,7 +18,8 @@ constexpr char kOnTerminal[] = "XFFL_TEST_ON_TERMINAL";
 // Runs the current test again in a child whose stderr is a terminal with `columns` columns, with
 // kOnTerminal in its environment. Returns the bytes that the terminal received, with times of day
 // as "TIME". A new process, since the logger looks at stderr once.
-std::string run_on_terminal(unsigned short columns, bool no_color) {
+std::string run_on_terminal(unsigned short columns, const char* no_color,
+                            const char* kind = "xterm") {
   const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
   const std::string filter =
       std::string("--gtest_filter=") + test.test_suite_name() + "." + test.name();
@@ -26,8 +27,10 @@ std::string run_on_terminal(unsigned short columns, bool no_color) {
   int terminal = -1;
   const pid_t child = ::forkpty(&terminal, nullptr, nullptr, &size);
   if (child == 0) {
-    if (no_color) ::setenv("NO_COLOR", "1", 1);
-    if (!no_color) ::unsetenv("NO_COLOR");
+    ::setenv("NO_COLOR", no_color, 1);
+    ::setenv("TERM", kind, 1);
+    ::unsetenv("COLUMNS");
+    ::unsetenv("CLICOLOR_FORCE");
     ::unsetenv("GTEST_OUTPUT");
     ::setenv(kOnTerminal, "1", 1);
     ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
@@ -66,7 +69,7 @@ void write_messages() {
 
 TEST(LiveLine, StaysBelowMessagesAndIsHiddenDuringAQuestion) {
   if (std::getenv(kOnTerminal) != nullptr) return write_messages();
-  EXPECT_EQ(run_on_terminal(10, true),
+  EXPECT_EQ(run_on_terminal(10, "1"),
             "TIME debug before\r\n"
             "\r\033[Kround \u00e9 3"
             "\r\033[KTIME info job submitted  job=7\r\nround \u00e9 3"
@@ -78,10 +81,29 @@ TEST(LiveLine, StaysBelowMessagesAndIsHiddenDuringAQuestion) {
 
 TEST(LiveLine, LogLevelsAreColouredUnlessNoColorIsSet) {
   if (std::getenv(kOnTerminal) != nullptr) return write_messages();
-  const std::string text = run_on_terminal(10, false);
+  const std::string text = run_on_terminal(10, "");
   for (const char* level : {"\033[36mdebug\033[m before", "\033[32minfo\033[m job submitted",
                             "\033[33m\033[1mwarning\033[m question", "\033[31m\033[1merror\033[m"})
     EXPECT_NE(text.find(level), std::string::npos) << level << "\n" << text;
+}
+
+TEST(LiveLine, ADumbTerminalGetsMessagesOnly) {
+  if (std::getenv(kOnTerminal) != nullptr) {
+    EXPECT_EQ(log::live_line_width(), 0u);
+    log::set_live_line("round 3 of 9");
+    return log::info("job submitted");
+  }
+  EXPECT_EQ(run_on_terminal(10, "", "dumb"), "TIME info job submitted\r\n");
+}
+
+TEST(LiveLine, IsCutByItsWidthOnTheTerminal) {
+  if (std::getenv(kOnTerminal) != nullptr) {
+    log::set_live_line("\u6771\u4eac\u6771\u4eac\u6771\u4eac");
+    return log::set_live_line("");
+  }
+  EXPECT_EQ(run_on_terminal(10, ""),
+            "\r\033[K\u6771\u4eac\u6771\u4eac"
+            "\r\033[K");
 }
 
 TEST(LiveLine, HasNoWidthAndNoOutputWithoutATerminal) {

@@ -14,6 +14,10 @@
 #include <string_view>
 #include <variant>
 
+namespace xffl {
+enum class Colours;  // console.h
+}
+
 namespace xffl::log {
 
 struct Field {
@@ -46,12 +50,15 @@ void info(std::string_view event, Fields fields = {});
 void warning(std::string_view event, Fields fields = {});
 void error(std::string_view event, Fields fields = {});
 
+/// Whether messages on stderr have colours; kAuto unless called.
+void set_colours(Colours wish);
+
 /// Replaces the live line, a status line at the bottom of a terminal, by `text`, cut to the
 /// terminal's width; an empty `text` removes the line. Later log lines appear above it. No effect
-/// unless stderr is a terminal. Thread-safe.
+/// unless stderr is a terminal that moves its cursor. Thread-safe.
 void set_live_line(const std::string& text);
 
-/// The number of columns for a live line; 0 unless stderr is a terminal.
+/// The number of columns for a live line; 0 unless stderr is a terminal that moves its cursor.
 size_t live_line_width();
 
 /// Hides the live line during its lifetime, for a prompt to the user.
