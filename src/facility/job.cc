@@ -1,6 +1,8 @@
+#include <optional>
 #include <utility>
 
 #include "site.h"
+#include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/base/sha256.h"
 #include "xffl/facility/job_script.h"
@@ -11,6 +13,21 @@ namespace {
 
 constexpr int kCancels = 5;                             // tries for a job that still runs
 constexpr std::chrono::milliseconds kCancelPause{500};  // between the first two tries; doubles
+
+// The step of a line of metrics.jsonl, within a job of `spec`; none for a line without a step and a
+// loss, such as a validation's. The trainer counts the steps of all rounds, other trainers may
+// count those of the job.
+std::optional<history::TrainingProgress> progress_of(const std::string& line,
+                                                     const job::JobSpec& spec) try {
+  const Json json = parse_json(line, "metrics.jsonl");
+  JsonObject object(json, "metrics.jsonl");
+  const int64_t first = spec.training.first_step, step = object.integer("step", 0);
+  return history::TrainingProgress{spec.key.attempt, step > first ? step - first : step,
+                                   spec.training.steps, object.number("loss"),
+                                   object.number_or("tokens_per_second", 0)};
+} catch (const Error&) {
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -131,6 +148,8 @@ void FacilityJob::show_progress(int attempt) {
     const std::string line = text.substr(text.rfind('\n') + 1);
     if (line.empty() || line == last_metrics_line_) return;
     last_metrics_line_ = line;
+    if (const auto progress = progress_of(line, site_.spec(attempt)))
+      site_.context.live.show_training(site_.plan.round, site_.facility.facility, *progress);
     const std::lock_guard lock(site_.context.observer_mutex);
     site_.context.observer.on_training(site_.plan.round, site_.facility.facility, line);
   } catch (const Error& error) {

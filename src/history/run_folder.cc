@@ -67,7 +67,20 @@ std::string next_request_name(const std::vector<std::string>& pending) {
   return time + format_number("-n%08d-", number) + random_hex(4) + ".json";
 }
 
+TrainingProgress parse_progress(JsonObject json) {
+  return {static_cast<int>(json.integer("attempt", 0, 1 << 30)), json.integer("step", 0),
+          json.integer("steps", 0), json.number("loss"), json.number("tokens_per_second")};
+}
+
 }  // namespace
+
+Json training_json(const TrainingProgress& training) {
+  return {{"attempt", training.attempt},
+          {"step", training.step},
+          {"steps", training.steps},
+          {"loss", training.loss},
+          {"tokens_per_second", training.tokens_per_second}};
+}
 
 fs::path RunFolder::round(int round) const { return path_ / format_number("r%04d", round); }
 
@@ -146,7 +159,22 @@ void StatusFile::show(int round, const FacilityName& facility, const std::string
     const std::lock_guard lock(mutex_);
     FacilityActivity& entry = facilities_[facility];
     if (entry.round == round && entry.activity == activity) return;
-    entry = {round, activity, format_utc(clock_.utc())};
+    if (entry.round != round) entry.training.reset();
+    entry = {round, activity, format_utc(clock_.utc()), entry.training};
+    is_written_ = false;
+  }
+  changed_.notify_one();
+}
+
+void StatusFile::show_training(int round, const FacilityName& facility,
+                               const TrainingProgress& training) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto entry = facilities_.find(facility);
+    if (entry == facilities_.end() || entry->second.round != round ||
+        entry->second.training == training)
+      return;
+    entry->second.training = training;
     is_written_ = false;
   }
   changed_.notify_one();
@@ -164,9 +192,11 @@ void StatusFile::write_changes(const std::stop_token& stop) {
       is_written_ = true;
     }
     Json json = Json::object();
-    for (const auto& [name, live] : facilities)
-      json[name.str()] = {
-          {"round", live.round}, {"doing", live.activity}, {"since", live.since_utc}};
+    for (const auto& [name, live] : facilities) {
+      Json& entry = json[name.str()];
+      entry = {{"round", live.round}, {"doing", live.activity}, {"since", live.since_utc}};
+      if (live.training) entry["training"] = training_json(*live.training);
+    }
     const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
     try {
       history_ != nullptr ? history_->write_file(path_, text) : write_file_atomic(path_, text);
@@ -182,8 +212,10 @@ Activities read_activities(const std::filesystem::path& path) {
     const Json json = parse_json(read_file(path, 1 << 20), path.string());
     for (const auto& [name, entry] : json.items()) {
       JsonObject object(entry, name);
-      live[FacilityName(name)] = {static_cast<int>(object.integer("round")), object.string("doing"),
-                                  object.string("since")};
+      FacilityActivity& activity = live[FacilityName(name)];
+      activity = {static_cast<int>(object.integer("round")), object.string("doing"),
+                  object.string("since")};
+      if (object.has("training")) activity.training = parse_progress(object.object("training"));
     }
   } catch (const Error&) {
     return {};

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "xffl/base/clock.h"
+#include "xffl/base/json.h"
 #include "xffl/base/names.h"
 
 namespace xffl::history {
@@ -88,10 +89,22 @@ void remove_request(const RunFolder& folder, const std::string& name);
 // absent or old. The coordinator writes the file at least every 30 s: its time of modification is
 // the coordinator's last sign of life.
 
+// The progress of a training job, by the last line of its metrics.
+struct TrainingProgress {
+  int attempt = 0;
+  int64_t step = 0, steps = 0;   // of this job
+  double loss = 0;               // of the step
+  double tokens_per_second = 0;  // 0: not reported
+  bool operator==(const TrainingProgress&) const = default;
+};
+/// The object "training" of live.json and `xffl status --json`.
+Json training_json(const TrainingProgress& training);
+
 struct FacilityActivity {
   int round = 0;
-  std::string activity;   // facility::describe()
-  std::string since_utc;  // the start of this activity
+  std::string activity;                           // facility::describe()
+  std::string since_utc;                          // the start of this activity
+  std::optional<TrainingProgress> training = {};  // of this round
 };
 using Activities = std::map<FacilityName, FacilityActivity>;
 
@@ -108,6 +121,7 @@ class StatusFile {
   ~StatusFile();  // removes the file: the run is no longer active
 
   void show(int round, const FacilityName& facility, const std::string& activity);
+  void show_training(int round, const FacilityName& facility, const TrainingProgress& training);
 
  private:
   void write_changes(const std::stop_token& stop);
