@@ -13,6 +13,8 @@ class App;
 
 namespace xffl {
 
+enum class Colours;  // xffl/base/console.h
+
 /// `aggregate`: FedAvg of Hugging Face folders on this machine, without a project.
 void add_aggregate_command(CLI::App& app);
 
@@ -66,8 +68,9 @@ void add_simulate_commands(CLI::App& app, int& exit_code,
 /// terminal.
 void add_ssh_commands(CLI::App& app);
 
-/// `status`, `logs` and `attach`: the progress of a run.
-void add_status_commands(CLI::App& app);
+/// `status`, `logs` and `attach`: the progress of a run. `colours` is the value of --color when a
+/// command runs.
+void add_status_commands(CLI::App& app, const Colours& colours);
 
 /// `verify`: proves that a run's models follow from its journal and its updates.
 void add_verify_command(CLI::App& app);

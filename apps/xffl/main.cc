@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "commands.h"
+#include "xffl/base/console.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/base/process.h"
@@ -70,11 +71,12 @@ void add_generate(CLI::App& app) {
   command->callback([command] { exec_tokenize(command->remaining()); });
 }
 
-void add_commands(CLI::App& app, int& exit_code, std::vector<std::string> program) {
+void add_commands(CLI::App& app, int& exit_code, std::vector<std::string> program,
+                  const xffl::Colours& colours) {
   xffl::add_config_commands(app);
   xffl::add_run_command(app);
   xffl::add_simulate_commands(app, exit_code, std::move(program));
-  xffl::add_status_commands(app);
+  xffl::add_status_commands(app, colours);
   xffl::add_report_command(app);
   xffl::add_usage_command(app);
   xffl::add_export_commands(app);
@@ -89,12 +91,31 @@ void add_commands(CLI::App& app, int& exit_code, std::vector<std::string> progra
   add_generate(app);
 }
 
-// Adds -v and -q, which xffl accepts before and after the command: `xffl -v run`, `xffl run -v`.
-void add_verbosity(CLI::App& app, bool& verbose, bool& quiet) {
-  app.add_flag("-v,--verbose", verbose, "show debug messages, too");
-  app.add_flag("-q,--quiet", quiet, "show warnings and errors only");
+// The values of -v, -q and --color.
+struct ConsoleOptions {
+  bool verbose = false, quiet = false;
+  xffl::Colours colours = xffl::Colours::kAuto;
+
+  void apply() const {
+    using xffl::log::Level;
+    xffl::log::set_console_level(quiet ? Level::kWarning : verbose ? Level::kDebug : Level::kInfo);
+    xffl::log::set_colours(colours);
+  }
+};
+
+// Adds the options that xffl accepts before and after the command: `xffl -v run`, `xffl run -v`.
+void add_console_options(CLI::App& app, ConsoleOptions& options) {
+  using xffl::Colours;
+  static const std::map<std::string, Colours> kColours = {
+      {"auto", Colours::kAuto}, {"always", Colours::kAlways}, {"never", Colours::kNever}};
+  app.add_flag("-v,--verbose", options.verbose, "show debug messages, too");
+  app.add_flag("-q,--quiet", options.quiet, "show warnings and errors only");
+  app.add_option("--color", options.colours,
+                 "auto, always or never (default: auto, on a terminal without NO_COLOR)")
+      ->transform(CLI::CheckedTransformer(kColours).description(""))
+      ->type_name("WHEN");
   for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
-    if (!command->get_prefix_command()) add_verbosity(*command, verbose, quiet);
+    if (!command->get_prefix_command()) add_console_options(*command, options);
 }
 
 // CLI11's own message does not name the unknown command.
@@ -116,16 +137,12 @@ int main(int argc, char** argv) {
   CLI::App app{"Fine-tunes one LLaMA across HPC facilities without moving their data.", "xffl"};
   app.set_version_flag("--version", std::string("xffl ") + XFFL_VERSION);
   app.require_subcommand(1);
-  bool verbose = false, quiet = false;
-  app.parse_complete_callback([&] {
-    xffl::log::set_console_level(quiet     ? xffl::log::Level::kWarning
-                                 : verbose ? xffl::log::Level::kDebug
-                                           : xffl::log::Level::kInfo);
-  });
+  ConsoleOptions console;
+  app.parse_complete_callback([&] { console.apply(); });
   int exit_code = 0;
   xffl::CommandLine line = xffl::split_command_line(argc, argv);
-  add_commands(app, exit_code, std::move(line.program));
-  add_verbosity(app, verbose, quiet);
+  add_commands(app, exit_code, std::move(line.program), console.colours);
+  add_console_options(app, console);
   try {
     require_known_command(app, line.own);
     std::reverse(line.own.begin(), line.own.end());  // CLI11 expects the reverse order

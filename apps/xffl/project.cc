@@ -5,6 +5,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/config/load.h"
+#include "xffl/history/store.h"
 
 namespace xffl {
 
@@ -42,6 +43,20 @@ CLI::Option* add_project_options(CLI::App* command, ProjectOptions& options) {
 config::Experiment experiment_of(const ProjectOptions& options, const history::RunFolder& folder) {
   return config::parse_experiment(read_file(folder.config(), 4 << 20), folder.config(),
                                   std::filesystem::absolute(options.project));
+}
+
+std::string trace_of(const history::RunFolder& folder) {
+  std::string trace;
+  for (const std::filesystem::path& path :
+       {folder.journal(), std::filesystem::path(folder.journal().string() + "-wal"),
+        folder.live()}) {
+    std::error_code absent;
+    trace += std::to_string(std::filesystem::file_size(path, absent)) + " ";
+    trace +=
+        std::to_string(std::filesystem::last_write_time(path, absent).time_since_epoch().count()) +
+        " ";
+  }
+  return trace + history::lock_holder(folder.journal());
 }
 
 void require_model(const config::Experiment& experiment) {

@@ -31,6 +31,10 @@ CLI::Option* add_project_options(CLI::App* command, ProjectOptions& options);
 /// The present configuration of a run: its config.resolved.yaml.
 config::Experiment experiment_of(const ProjectOptions& options, const history::RunFolder& folder);
 
+/// A value that changes with the run: the sizes and times of its files, and its coordinator. Costs
+/// little: a command that follows a run reads the journal only after a change.
+std::string trace_of(const history::RunFolder& folder);
+
 /// Throws kNotFound, with the fix, unless the model and the adapter of round 1 exist.
 void require_model(const config::Experiment& experiment);
 

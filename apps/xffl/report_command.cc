@@ -47,18 +47,6 @@ void write_page(const fs::path& path, const std::string& page) {
   file.publish();
 }
 
-// A value that changes with the run: the sizes and times of its files.
-std::string trace_of(const history::RunFolder& folder) {
-  std::string trace;
-  for (const fs::path& path :
-       {folder.journal(), fs::path(folder.journal().string() + "-wal"), folder.live()}) {
-    std::error_code absent;
-    trace += std::to_string(fs::file_size(path, absent)) + " ";
-    trace += std::to_string(fs::last_write_time(path, absent).time_since_epoch().count()) + " ";
-  }
-  return trace + history::lock_holder(folder.journal());
-}
-
 // Writes the page again after each change of the run, until no coordinator holds the run.
 void watch(const ReportOptions& options, const history::RunFolder& folder, const fs::path& path) {
   StopOnSignal signals("the report stays as it is; the coordinator continues");

@@ -11,6 +11,7 @@
 #include "project.h"
 #include "stop_on_signal.h"
 #include "terminal.h"
+#include "watch.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
@@ -148,58 +149,37 @@ void facility_logs(const ProjectOptions& options, const std::string& facility, b
                  path.str().c_str());
 }
 
-ErrorKind parse_error_kind(std::string_view name) {
-  for (int kind = 0; kind <= static_cast<int>(ErrorKind::kFailed); ++kind)
-    if (to_string(static_cast<ErrorKind>(kind)) == name) return static_cast<ErrorKind>(kind);
-  return ErrorKind::kFailed;
-}
-
-// Throws the error that the run's last coordinator ended with.
-void check_end(const status::RunStatus& status) {
-  const std::string run = "run " + status.folder.filename().string();
-  if (status.run_state.completed) return;
-  if (status.run_state.cancelled) throw Error(ErrorKind::kFailed, run + " was cancelled");
-  const auto& stopped = status.run_state.stopped;
-  if (!stopped)
-    throw Error(ErrorKind::kFailed, "the coordinator of " + run +
-                                        " ended without a reason (killed, or the machine "
-                                        "crashed): continue with `xffl run`");
-  throw Error(parse_error_kind(stopped->kind), run + " stopped at " + stopped->time_utc + ": " +
-                                                   log::printable(stopped->reason, 4000));
-}
-
-// Shows the status of a run until its coordinator ends.
-void attach(const ProjectOptions& options) {
-  const history::RunFolder folder = options.existing_run();
-  const config::Experiment experiment = experiment_of(options, folder);
-  StopOnSignal signals("leaving; the coordinator continues");
-  SystemClock clock;
-  std::string shown;
-  for (;;) {
-    const status::RunStatus status =
-        status::read_status(folder.path(), experiment.rounds, status::Rounds::kNewest);
-    const std::string text = status::format_status(status);
-    if (text != shown) std::printf("%s\n", text.c_str());
-    std::fflush(stdout);
-    shown = text;
-    if (status.coordinator.empty()) return check_end(status);
-    if (!clock.sleep(std::chrono::seconds(2), signals.token())) return;
-  }
-}
-
 }  // namespace
 
-void add_status_commands(CLI::App& app) {
+void add_status_commands(CLI::App& app, const Colours& colours) {
   struct State {
     ProjectOptions options;
     bool json = false, follow = false;
+    int watch_seconds = 0;  // 0: not given
+    WatchOptions live;
+    const Colours* colours = nullptr;
     std::string facility;
   };
   auto state = std::make_shared<State>();
+  state->colours = &colours;
   CLI::App* status_command = app.add_subcommand("status", "show the progress of a run");
   add_project_options(status_command, state->options);
   status_command->add_flag("--json", state->json, "print JSON");
-  status_command->callback([state] { show_status(state->options, state->json); });
+  CLI::Option* watch =
+      status_command
+          ->add_option("--watch", state->watch_seconds,
+                       "show the run until its coordinator ends, with the exit code of `xffl "
+                       "attach`; looks every SECONDS")
+          ->expected(0, 1)
+          ->default_str("2")
+          ->check(CLI::Range(1, 3600));
+  status_command->callback([state, watch] {
+    if (watch->count() == 0) return show_status(state->options, state->json);
+    if (state->watch_seconds > 0) state->live.interval = std::chrono::seconds(state->watch_seconds);
+    state->live.json = state->json;
+    state->live.colours = *state->colours;
+    watch_run(state->options, state->live);
+  });
 
   CLI::App* logs_command = app.add_subcommand(
       "logs", "print the coordinator's log, or the output of a facility's newest job");
@@ -216,7 +196,11 @@ void add_status_commands(CLI::App& app) {
   CLI::App* attach_command =
       app.add_subcommand("attach", "follow a run that another process coordinates");
   add_project_options(attach_command, state->options);
-  attach_command->callback([state] { attach(state->options); });
+  attach_command->callback([state] {
+    state->live.ends_with_status = true;
+    state->live.colours = *state->colours;
+    watch_run(state->options, state->live);
+  });
 }
 
 }  // namespace xffl

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "status_parts.h"
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
@@ -24,14 +25,6 @@ std::string facility_state(const history::FacilityState& facility) {
   if (!attempt->job_id.empty()) return "submitted";
   if (attempt->submit_intended) return "submission unknown";
   return attempt->pushed ? "pushed" : "pushing";
-}
-
-std::string round_state(const history::RoundState& round, const history::RunState& run) {
-  if (round.evaluates) return run.completed || run.cancelled ? "over" : "measuring";
-  if (round.published) return "published";
-  if (!round.model_sha256.empty()) return "aggregated";
-  if (!round.participants.empty()) return "aggregating";
-  return "training";
 }
 
 // The facility's share of the weights in the round's mean; none before the mean, and for a facility
@@ -80,14 +73,22 @@ std::string failure(const history::FacilityState& facility) {
   return "";
 }
 
-// The activity from the running coordinator's status file, else the state from the journal.
+// The entry of the running coordinator's status file; null for a facility whose part of the round
+// has ended, and in other rounds.
+const history::FacilityActivity* live_entry(const RunStatus& status, int round,
+                                            const FacilityName& name,
+                                            const history::FacilityState& facility) {
+  const auto live = status.live.find(name);
+  const bool counts = live != status.live.end() && live->second.round == round &&
+                      !facility.accepted && !facility.missing;
+  return counts ? &live->second : nullptr;
+}
+
 std::string activity(const RunStatus& status, int round, const FacilityName& name,
                      const history::FacilityState& facility) {
-  const auto live = status.live.find(name);
-  if (live == status.live.end() || live->second.round != round || facility.accepted ||
-      facility.missing)
-    return facility_state(facility);
-  return log::printable(live->second.activity, 400) + " (since " + live->second.since_utc + ")";
+  const history::FacilityActivity* live = live_entry(status, round, name, facility);
+  return activity_of(status, round, name, facility) +
+         (live == nullptr ? "" : " (since " + live->since_utc + ")");
 }
 
 Json facility_json(const history::FacilityState& facility, const std::string& activity) {
@@ -147,11 +148,7 @@ std::string stop_reason(const RunStatus& status) {
       why != nullptr
           ? "stopped at " + why->time_utc + " (" + why->kind + "): " + printable_lines(why->reason)
           : "the coordinator ended without a reason (killed, or the machine crashed)";
-  // Without --run, `xffl run` continues the newest run.
-  const std::string run = status.folder.filename().string();
-  const auto newest = history::latest_run(status.folder.parent_path());
-  return text + "\ncontinue with: xffl run" +
-         (newest && newest->str() != run ? " --run " + run : "") + "\n";
+  return text + "\ncontinue with: " + continue_command(status) + "\n";
 }
 
 // The facilities that are no members of the next round, and its new members.
@@ -183,6 +180,9 @@ Json round_json(const RunStatus& status, int number, const history::RoundState& 
   for (const auto& [name, facility] : round.facilities) {
     Json& entry = json["facilities"][name.str()];
     entry = facility_json(facility, activity(status, number, name, facility));
+    const auto live = status.live.find(name);
+    if (live != status.live.end() && live->second.round == number && live->second.training)
+      entry["training"] = history::training_json(*live->second.training);
     if (const auto share = share_of(round, name)) entry["share"] = *share;
   }
   return json;
@@ -224,6 +224,27 @@ std::vector<ValidationSet>::const_iterator fitting(std::vector<ValidationSet>::c
 
 }  // namespace
 
+std::string activity_of(const RunStatus& status, int round, const FacilityName& name,
+                        const history::FacilityState& facility) {
+  const history::FacilityActivity* live = live_entry(status, round, name, facility);
+  return live == nullptr ? facility_state(facility) : log::printable(live->activity, 400);
+}
+
+std::string round_state(const history::RoundState& round, const history::RunState& run) {
+  if (round.evaluates) return run.completed || run.cancelled ? "over" : "measuring";
+  if (round.published) return "published";
+  if (!round.model_sha256.empty()) return "aggregated";
+  if (!round.participants.empty()) return "aggregating";
+  return "training";
+}
+
+// Without --run, `xffl run` continues the newest run.
+std::string continue_command(const RunStatus& status) {
+  const std::string run = status.folder.filename().string();
+  const auto newest = history::latest_run(status.folder.parent_path());
+  return "xffl run" + (newest && newest->str() != run ? " --run " + run : "");
+}
+
 RunStatus read_status(const std::filesystem::path& run_folder, int rounds_planned, Rounds rounds) {
   const std::filesystem::path journal = run_folder / "journal.db";
   if (!std::filesystem::exists(journal))
@@ -256,12 +277,15 @@ std::string silence_text(const std::string& coordinator,
          "continues with `kill -CONT`)";
 }
 
+std::string headline(const RunStatus& status) {
+  return "run " + status.folder.filename().string() + " of " + status.run_state.project + ": " +
+         status.state + ", " + std::to_string(status.run_state.done().rounds_published) + " of " +
+         std::to_string(status.rounds_planned) + " rounds published";
+}
+
 std::string format_status(const RunStatus& status, Clock::UtcTime now) {
   const plan::Done done = status.run_state.done();
-  std::string text = "run " + status.folder.filename().string() + " of " +
-                     status.run_state.project + ": " + status.state + ", " +
-                     std::to_string(done.rounds_published) + " of " +
-                     std::to_string(status.rounds_planned) + " rounds published\n";
+  std::string text = headline(status) + "\n";
   if (!status.coordinator.empty()) text += "coordinator: " + status.coordinator + "\n";
   if (const std::string silence = silence_text(status.coordinator, status.last_sign, now);
       !silence.empty())
@@ -294,10 +318,10 @@ std::string format_status(const RunStatus& status, Clock::UtcTime now) {
   return text + stop_reason(status);
 }
 
-std::string format_status_json(const RunStatus& status) {
+std::string format_status_json(const RunStatus& status, bool one_line) {
   Json json;
-  const plan::Done done = status.run_state.done();
   json["schema"] = 1;
+  const plan::Done done = status.run_state.done();
   json["run"] = status.folder.filename().string();
   json["project"] = status.run_state.project;
   json["state"] = status.state;
@@ -328,7 +352,7 @@ std::string format_status_json(const RunStatus& status) {
       json["rounds_detail"].push_back(round_json(status, number, round));
   }
   json["validation"] = losses_json(global_losses(status.run_state));
-  return json.dump(2) + "\n";
+  return json.dump(one_line ? -1 : 2) + "\n";
 }
 
 Json losses_json(const std::vector<GlobalLoss>& losses) {

@@ -51,8 +51,10 @@ std::string silence_text(const std::string& coordinator,
 /// Text: one line per round and facility, for the newest rounds. The certificates' time left counts
 /// from `now`.
 std::string format_status(const RunStatus& status, Clock::UtcTime now = SystemClock().utc());
-/// JSON; docs/reference/status_json.md lists the keys.
-std::string format_status_json(const RunStatus& status);
+/// The first line of format_status(): the run, its state and the number of published rounds.
+std::string headline(const RunStatus& status);
+/// JSON; docs/reference/status_json.md lists the keys. In one line if `one_line`.
+std::string format_status_json(const RunStatus& status, bool one_line = false);
 
 struct GlobalLoss {
   int round = 0;  // of the global model; 0: the initial model
