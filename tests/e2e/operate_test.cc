@@ -216,7 +216,7 @@ TEST(Output, ShowsTheActivityOfFacilitiesInOneTerminalLine) {
       {.argv = {"script", "-qec",
                 "stty cols 40; exec " XFFL_BINARY_DIR "/bin/xffl run -p " + project.path().string(),
                 "/dev/null"},
-       .env = {{"NO_COLOR", "1"}},
+       .env = {{"NO_COLOR", "1"}, {"TERM", "xterm"}},
        .timeout = std::chrono::seconds(120)});
   ASSERT_EQ(run.exit_code, 0) << run.out << run.err;
   const std::string erase = "\r\033[K";
