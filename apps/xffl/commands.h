@@ -72,7 +72,8 @@ void add_ssh_commands(CLI::App& app);
 /// command runs.
 void add_status_commands(CLI::App& app, const Colours& colours);
 
-/// `verify`: proves that a run's models follow from its journal and its updates.
+/// `verify`: checks that a run's models follow from its journal and its updates; `sign`: signs a
+/// published model.
 void add_verify_command(CLI::App& app);
 
 }  // namespace xffl

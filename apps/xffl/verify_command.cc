@@ -1,7 +1,11 @@
+#include <fcntl.h>
+
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <regex>
 #include <string>
 
@@ -9,7 +13,10 @@
 #include "project.h"
 #include "stop_on_signal.h"
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
 #include "xffl/base/log.h"
+#include "xffl/base/sha256.h"
+#include "xffl/verify/sign.h"
 #include "xffl/verify/verify.h"
 
 namespace xffl {
@@ -19,7 +26,15 @@ struct VerifyOptions {
   ProjectOptions project;
   bool read_data = false, json = false;
   std::string replay;  // "all", "R", "R1-R2"; empty: no replay
-  std::filesystem::path scratch;
+  int replay_blocks = 0;
+  std::optional<uint64_t> seed;
+  std::filesystem::path scratch, allowed_signers;
+};
+
+struct SignOptions {
+  ProjectOptions project;
+  int round = 0;  // 0: the newest published one
+  std::filesystem::path key;
 };
 
 verify::Rounds rounds_of(const std::string& text) {
@@ -36,12 +51,26 @@ verify::Rounds rounds_of(const std::string& text) {
   return {first, last};
 }
 
+uint64_t random_seed() { return std::stoull(random_hex(4), nullptr, 16); }
+
+void run_sign(const SignOptions& options) {
+  StopOnSignal signals("nothing is signed");
+  const verify::Signed made = verify::sign_model(options.project.existing_run(),
+                                                 std::filesystem::absolute(options.project.project),
+                                                 options.round, options.key, signals.token());
+  std::printf("%s\n%s\n", made.statement.c_str(), made.signature.c_str());
+}
+
 void run_verify(const VerifyOptions& options) {
   StopOnSignal signals("the check stops; nothing was changed");
   verify::Options settings;
   settings.read_data = options.read_data;
   if (!options.replay.empty()) settings.replay = rounds_of(options.replay);
   if (!options.scratch.empty()) settings.scratch = options.scratch;
+  settings.replay_blocks = options.replay_blocks;
+  settings.seed = options.seed ? *options.seed : random_seed();
+  settings.allowed_signers = options.allowed_signers;
+  if (!options.allowed_signers.empty()) open_file(options.allowed_signers, O_RDONLY);
   settings.stop = signals.token();
   settings.on_progress = [](const std::string& text) { log::info(text); };
   const verify::Verification result = verify::verify_run(
@@ -53,6 +82,19 @@ void run_verify(const VerifyOptions& options) {
     throw Error(ErrorKind::kCorrupt,
                 std::to_string(failed) + " checks of run " + result.run +
                     " failed: the lines FAILED above name the files and events");
+}
+
+void add_sign_command(CLI::App& app) {
+  auto options = std::make_shared<SignOptions>();
+  CLI::App* command = app.add_subcommand("sign", "sign a published model by ssh-keygen");
+  add_project_options(command, options->project);
+  command->add_option("--round", options->round, "the round (default: the newest published one)")
+      ->check(CLI::Range(1, 1'000'000'000));
+  command
+      ->add_option("--key", options->key,
+                   "an SSH key: private, or public with its private key in an agent")
+      ->required();
+  command->callback([options] { run_sign(*options); });
 }
 
 }  // namespace
@@ -70,12 +112,20 @@ void add_verify_command(CLI::App& app) {
       ->default_str("all");
   command->add_option("--scratch", options->scratch,
                       "the folder for two float32 masters of a replay (default: TMPDIR or /tmp)");
+  command
+      ->add_option("--replay-blocks", options->replay_blocks,
+                   "carry N random blocks of 131,072 elements through all rounds")
+      ->check(CLI::Range(1, 1'000'000'000));
+  command->add_option("--seed", options->seed, "of the choice of blocks (default: random)");
+  command->add_option("--allowed-signers", options->allowed_signers,
+                      "check the signatures of `xffl sign` by this file (see ssh-keygen(1))");
   command->add_flag("--json", options->json, "print JSON");
   CLI::Option* replay = command->get_option("--replay");
   command->callback([options, replay] {
     if (replay->count() > 0 && options->replay.empty()) options->replay = "all";
     run_verify(*options);
   });
+  add_sign_command(app);
 }
 
 }  // namespace xffl

@@ -51,7 +51,8 @@ class MirrorComparison {
     if (!line.problem.empty())
       audit_.mirror_damage = number + ": " + line.problem;
     else if (line.event.seq != event.seq || line.chain != chain ||
-             next_chain(audit_.chain, line.event) != chain)
+             next_chain(audit_.chains.empty() ? genesis_chain() : audit_.chains.back(),
+                        line.event) != chain)
       audit_.mirror_damage = number + " differs from the journal's event " +
                              std::to_string(event.seq) + " (" + event.kind + ")";
     else
@@ -76,7 +77,6 @@ class MirrorComparison {
 
 JournalAudit audit_journal(const fs::path& path) {
   JournalAudit audit;
-  audit.chain = genesis_chain();
   MirrorComparison mirror(mirror_lines(fs::path(path).replace_extension(".jsonl")), audit);
   try {
     read_snapshot(path, [&](Database& database) {
@@ -84,7 +84,7 @@ JournalAudit audit_journal(const fs::path& path) {
       for_each_verified(database, [&](const StoredEvent& event, const std::string& chain) {
         mirror.compare(event, chain);
         audit.events.push_back(event);
-        audit.chain = chain;
+        audit.chains.push_back(chain);
       });
       return std::vector<StoredEvent>();
     });

@@ -24,7 +24,10 @@ void note(RecordedRun& run, const history::RecordedEvent& recorded) {
   if (std::holds_alternative<history::ParticipantsFrozen>(recorded.event))
     order.frozen = recorded.seq;
   if (std::holds_alternative<history::Aggregated>(recorded.event)) order.aggregated = recorded.seq;
-  if (std::holds_alternative<history::Published>(recorded.event)) order.published = recorded.seq;
+  if (std::holds_alternative<history::Published>(recorded.event)) {
+    order.published = recorded.seq;
+    order.config_sha256 = run.state.config_sha256;
+  }
   if (!scope.facility) return;
   if (const auto* opened = std::get_if<history::AttemptOpened>(&recorded.event))
     run.attempts.push_back(
@@ -60,6 +63,13 @@ RecordedRun read_run(const history::RunFolder& folder, const fs::path& project_f
     }
   }
   return run;
+}
+
+int newest_model(const RecordedRun& run) {
+  int newest = 0;
+  for (const auto& [number, round] : run.state.rounds)
+    if (!round.model_sha256.empty()) newest = number;
+  return newest;
 }
 
 std::string RecordedRun::global_sha256(int round) const {

@@ -32,6 +32,7 @@ struct OpenedAttempt {
 struct RoundOrder {
   int64_t planned = 0, frozen = 0, aggregated = 0, published = 0;  // seq; 0: absent
   std::string base_sha256;                                         // of RoundPlanned
+  std::string config_sha256;                                       // at Published
   std::map<FacilityName, int64_t> accepted;                        // of the newest update
 };
 
@@ -58,6 +59,9 @@ struct RecordedRun {
   std::string reason_of_absence(int round, int kept, const std::string& key) const;
   int published() const { return state.done().rounds_published; }
 };
+
+/// The newest round with a model; 0: none.
+int newest_model(const RecordedRun& run);
 
 /// Reads the journal of the run and applies its events.
 RecordedRun read_run(const history::RunFolder& folder, const std::filesystem::path& project_folder);
@@ -98,5 +102,7 @@ void check_attempts(const RecordedRun& run, std::vector<Check>& checks);
 void check_rounds(const RecordedRun& run, std::vector<Check>& checks);
 void check_folders(const RecordedRun& run, const Options& options, std::vector<Check>& checks);
 void check_replay(const RecordedRun& run, const Options& options, std::vector<Check>& checks);
+void check_blocks(const RecordedRun& run, const Options& options, std::vector<Check>& checks);
+void check_signatures(const RecordedRun& run, const Options& options, std::vector<Check>& checks);
 
 }  // namespace xffl::verify

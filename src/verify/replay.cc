@@ -1,19 +1,16 @@
 // How it works: the replay walks from a float32 master through the server steps of the rounds, with
 // two masters in the scratch folder. It hashes each input with SHA-256 before the step, and the
 // step compares the bytes that it reads with the hashes of their blocks.
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "folders.h"
+#include "masters.h"
 #include "recorded_run.h"
 #include "xffl/aggregate/aggregate.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
-#include "xffl/base/sha256.h"
 #include "xffl/facility/run_models.h"
-#include "xffl/run/first_models.h"
 
 namespace xffl::verify {
 
@@ -22,44 +19,23 @@ using checkpoint::Hashes;
 
 namespace {
 
-// A new folder that is removed at the end.
-class ScratchFolder {
- public:
-  explicit ScratchFolder(const fs::path& parent)
-      : path_(parent / ("xffl-verify-" + random_hex(8))) {
-    make_dirs(path_);
-  }
-  ~ScratchFolder() {
-    std::error_code none;
-    fs::remove_all(path_, none);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  const fs::path path_;
-};
-
-// A master with the root hash of the journal.
-struct Master {
-  int round = 0;
-  fs::path folder;
-  Hashes hashes;
-};
-
 class Replay {
  public:
   Replay(const RecordedRun& run, const Options& options, Findings& findings)
-      : run_(run), options_(options), findings_(findings), scratch_(options.scratch) {}
+      : run_(run),
+        options_(options),
+        findings_(findings),
+        scratch_(options.scratch),
+        masters_(run, options, scratch_.path()) {}
 
   void run(int first, int last) {
     for (int round = first; round <= last; ++round) {
       throw_if_stopped(options_.stop);
       options_.on_progress("replaying round " + std::to_string(round) + " of " +
                            std::to_string(last));
-      if ((!master_ || master_->round != round - 1) && !begin_at(round - 1)) {
-        findings_.skip(why_, name(round));
+      if (!master_ || master_->round != round - 1) master_ = masters_.at(round - 1);
+      if (!master_) {
+        findings_.skip(masters_.reason(), name(round));
         continue;
       }
       step(round);
@@ -68,48 +44,6 @@ class Replay {
 
  private:
   static std::string name(int round) { return "round " + std::to_string(round); }
-
-  // Takes the master of `round`: its stored folder, or for round 0 the model that it was made from.
-  bool begin_at(int round) {
-    master_.reset();
-    why_ = "no float32 master of the round before";
-    if (take(round, run_.folder.master(round))) return true;
-    if (round != 0) return false;
-    const fs::path made = scratch_.path() / "first";
-    if (take_made(made, [&] {
-          aggregate::convert(run_.folder.global(0), checkpoint::Dtype::kF32, made / "master");
-        }))
-      return true;
-    return take_made(made, [&] { run::make_first_models(*run_.experiment, made); });
-  }
-
-  template <class Make>
-  bool take_made(const fs::path& folder, const Make& make) {
-    try {
-      fs::remove_all(folder);
-      make_dirs(folder);
-      make();
-      return take(0, folder / "master");
-    } catch (const Error& error) {
-      if (error.kind() == ErrorKind::kIo || error.kind() == ErrorKind::kCancelled) throw;
-      why_ += std::string("; ") + error.what();
-      return false;
-    }
-  }
-
-  bool take(int round, const fs::path& folder) {
-    std::error_code none;
-    if (!fs::exists(folder, none)) return false;
-    try {
-      master_ =
-          Master{round, folder, hash_folder(folder, run_.master_sha256(round), options_.stop)};
-      return true;
-    } catch (const Error& error) {
-      if (error.kind() == ErrorKind::kIo || error.kind() == ErrorKind::kCancelled) throw;
-      why_ += std::string("; ") + error.what();
-      return false;
-    }
-  }
 
   // The updates of the round; throws for a damaged one.
   std::vector<aggregate::Input> inputs(int number) {
@@ -134,7 +68,7 @@ class Replay {
     try {
       updates = inputs(round);
     } catch (const Error& error) {
-      if (error.kind() == ErrorKind::kIo || error.kind() == ErrorKind::kCancelled) throw;
+      if (ends_the_check(error.kind())) throw;
       master_.reset();
       if (error.kind() == ErrorKind::kNotFound || error.kind() == ErrorKind::kUnsupported)
         return findings_.skip("an update is absent or not recorded", name(round));
@@ -160,7 +94,7 @@ class Replay {
   void keep(int round, const fs::path& master, const aggregate::Stepped& stepped) {
     const std::string earlier = name_of_step(round - 1);
     fs::remove_all(scratch_.path() / earlier);
-    if (round == 1) fs::remove_all(scratch_.path() / "first");
+    if (round == 1) fs::remove_all(masters_.made());
     const std::string model_root = stepped.model.root_sha256();
     const std::string master_root = stepped.master.root_sha256();
     if (model_root != run_.global_sha256(round))
@@ -179,8 +113,8 @@ class Replay {
   const Options& options_;
   Findings& findings_;
   const ScratchFolder scratch_;
+  Masters masters_;
   std::optional<Master> master_;
-  std::string why_;  // there is no master
 };
 
 }  // namespace
@@ -189,10 +123,7 @@ void check_replay(const RecordedRun& run, const Options& options, std::vector<Ch
   Findings findings(checks, "replay", "each round's updates give the model of the journal");
   if (!options.replay) return findings.skip("--replay computes them");
   if (!run.experiment) return findings.skip("config.resolved.yaml is damaged");
-  int newest = 0;
-  for (const auto& [number, round] : run.state.rounds)
-    if (!round.model_sha256.empty()) newest = std::max(newest, number);
-  const int last = std::min(options.replay->last, newest);
+  const int last = std::min(options.replay->last, newest_model(run));
   if (options.replay->first > last)
     return findings.skip("no round from " + std::to_string(options.replay->first) +
                          " on has a model");

@@ -34,8 +34,10 @@ Verification verify_run(const history::RunFolder& folder,
   verification.run = folder.run().str();
   verification.project = run.state.project;
   verification.events = static_cast<int64_t>(run.journal.events.size());
-  verification.chain = run.journal.chain;
-  if (!run.journal.events.empty()) verification.last_time = run.journal.events.back().time_utc;
+  if (!run.journal.events.empty()) {
+    verification.chain = run.journal.chains.back();
+    verification.last_time = run.journal.events.back().time_utc;
+  }
   verification.rounds_published = run.published();
   verification.model_sha256 = run.global_sha256(run.published());
   verification.goes_on = run.goes_on;
@@ -45,6 +47,8 @@ Verification verify_run(const history::RunFolder& folder,
   check_rounds(run, verification.checks);
   check_folders(run, options, verification.checks);
   check_replay(run, options, verification.checks);
+  check_blocks(run, options, verification.checks);
+  check_signatures(run, options, verification.checks);
   // A check without any subject, such as the updates of a run without a round.
   for (Check& check : verification.checks) {
     shorten_paths(check, folder.path().string() + "/");
@@ -58,7 +62,7 @@ std::vector<std::string> not_proven() {
   return {
       "that a facility has trained what its report says, on its data and with its program",
       "the content of metrics files, of coordinator.log, and of job.json but for its key and model",
-      "who wrote the journal: the hash chain has no key"};
+      "who wrote the journal, without a signature: the hash chain has no key"};
 }
 
 }  // namespace xffl::verify

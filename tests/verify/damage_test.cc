@@ -73,7 +73,7 @@ TEST_F(Damage, OfAnUpdateIsFoundByTheReplay) {
                       fs::file_size(path() / "r0002/brno/update/model.safetensors") - 1));
   verify::Options options = everything();
   options.read_data = false;
-  EXPECT_THAT(failures(check(options)), ElementsAre("replay: round 2"));
+  EXPECT_THAT(failures(check(options)), ElementsAre("replay: round 2", "blocks: r0002/global"));
 }
 
 TEST_F(Damage, BySwappedUpdatesNamesBoth) {
@@ -114,8 +114,8 @@ TEST_F(Damage, ByARewrittenWeightIsFoundWithAValidChain) {
   const Verification result = check(everything());
   EXPECT_EQ(find(result, "chain").result(), "ok");
   EXPECT_EQ(find(result, "mirror").result(), "ok");
-  EXPECT_THAT(failures(result),
-              ElementsAre(StartsWith("weights: alba's weight in event"), "replay: round 2"));
+  EXPECT_THAT(failures(result), ElementsAre(StartsWith("weights: alba's weight in event"),
+                                            "replay: round 2", "blocks: r0002/global"));
 }
 
 TEST_F(Damage, ByARewrittenReportIsFoundWithAValidChain) {
@@ -132,7 +132,8 @@ TEST_F(Damage, ByARewrittenParticipantIsFoundWithAValidChain) {
     for (const char* list : {"facilities", "updates", "weights"}) json[list].erase(1);
   }));
   const Verification result = check(everything());
-  EXPECT_THAT(failures(result), ElementsAre(StartsWith("participants: event"), "replay: round 1"));
+  EXPECT_THAT(failures(result), ElementsAre(StartsWith("participants: event"), "replay: round 1",
+                                            "blocks: r0001/global"));
   EXPECT_THAT(find(result, "participants").failures[0].problem, HasSubstr("brno is left out"));
 }
 

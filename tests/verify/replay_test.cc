@@ -47,5 +47,44 @@ TEST_F(Replay, FailsWhereNumpyDiffers) {
   EXPECT_THAT(failures(result), testing::Contains("replay: round 2"));
 }
 
+// A model of several blocks: kBlockElements is 131,072, and a row has 4 elements.
+TEST(ReplayOfBlocks, TakesTheAskedNumberAndRepeatsItsChoiceBySeed) {
+  test::Project project;
+  project.set_rounds(2);
+  project.set_model_rows(200'000);
+  project.write_config();
+  ASSERT_EQ(project.run().exit_code, 0);
+  const history::RunFolder folder(project.path() / "runs", RunName("0001"));
+  const test::TempDir scratch;
+  const auto blocks = [&](int count, uint64_t seed) {
+    const verify::Verification result = verify::verify_run(
+        folder, project.path(), {.replay_blocks = count, .seed = seed, .scratch = scratch.path()});
+    for (const verify::Check& check : result.checks)
+      if (check.name == "blocks") return check;
+    return verify::Check{};
+  };
+  EXPECT_EQ(blocks(3, 1).passed, 3);
+  const int64_t all = blocks(1000, 1).passed;
+  EXPECT_GE(all, 7);
+  // Without the model of round 1 and without stored masters, round 2 still has its evidence.
+  fs::remove_all(project.run_folder() / "r0001/global");
+  fs::remove_all(project.run_folder() / "r0001/master");
+  EXPECT_EQ(blocks(1000, 1).passed, all);
+  const fs::path update = project.run_folder() / "r0001/alba/update/model.safetensors";
+  test::flip_byte(update, static_cast<std::streamoff>(fs::file_size(update) / 2));
+  const verify::Check damaged = blocks(1000, 1);
+  EXPECT_EQ(damaged.passed, all - 1);
+  ASSERT_EQ(damaged.failures.size(), 1u);
+  EXPECT_EQ(damaged.failures[0].subject, "r0002/global");
+  EXPECT_TRUE(fs::is_empty(scratch.path()));
+  int found = 0;
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    const size_t failures = blocks(2, seed).failures.size();
+    EXPECT_EQ(blocks(2, seed).failures.size(), failures) << seed;
+    found += static_cast<int>(failures);
+  }
+  EXPECT_LT(found, 8) << "a sample of two blocks does not always hold the damaged one";
+}
+
 }  // namespace
 }  // namespace xffl

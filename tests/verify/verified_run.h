@@ -43,14 +43,18 @@ class VerifiedRun : public testing::Test {
     return verify::verify_run(history::RunFolder(runs(), RunName("0001")), made_->path(), options);
   }
   verify::Options everything() const {
-    return {.read_data = true, .replay = verify::Rounds{}, .scratch = copy_.path()};
+    return {.read_data = true,
+            .replay = verify::Rounds{},
+            .replay_blocks = 100,
+            .scratch = copy_.path()};
   }
-  /// "check: subject" of all failures.
+  /// "check: subject" of all failures, each once.
   static std::vector<std::string> failures(const verify::Verification& verification) {
     std::vector<std::string> all;
     for (const verify::Check& check : verification.checks)
       for (const verify::Failure& failure : check.failures)
         all.push_back(check.name + ": " + failure.subject);
+    all.erase(std::unique(all.begin(), all.end()), all.end());
     return all;
   }
   static const verify::Check& find(const verify::Verification& verification,

@@ -23,6 +23,7 @@ TEST_F(Verify, ACompletedRunPassesAllChecks) {
   const Verification result = check(everything());
   EXPECT_THAT(failures(result), IsEmpty()) << format_text(result);
   for (const verify::Check& one : result.checks) {
+    if (one.name == "statements" || one.name == "signatures") continue;  // no round is signed
     EXPECT_EQ(one.result(), "ok") << one.name;
     EXPECT_THAT(one.not_checked, IsEmpty()) << one.name;
   }
@@ -139,7 +140,10 @@ TEST_F(Verify, AKilledRunIsChecked) {
   EXPECT_EQ(result.exit_code, 0) << result.out;
   const Json json = parse_json(result.out, "verify");
   EXPECT_EQ(json.at("rounds_published"), 0);
-  EXPECT_EQ(json.at("checks").back().at("passed"), 1);  // the model that is not yet published
+  for (const Json& one : json.at("checks")) {
+    if (one.at("check") != "replay") continue;
+    EXPECT_EQ(one.at("passed"), 1);  // the model that is not yet published
+  }
 }
 
 TEST_F(Verify, TheProgramPrintsJsonAndItsExitCodeNamesDamage) {

@@ -13,7 +13,7 @@ namespace xffl::history {
 
 struct JournalAudit {
   std::vector<StoredEvent> events;  // up to the first damage
-  std::string chain;                // of the last of these events
+  std::vector<std::string> chains;  // of these events
   std::string damage;               // of the database; empty: none
   int64_t mirrored = 0;             // events that the mirror has, too
   std::string mirror_damage;        // the first line that differs from its event; empty: none

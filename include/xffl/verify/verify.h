@@ -51,8 +51,11 @@ struct Rounds {
   int last = std::numeric_limits<int>::max();
 };
 struct Options {
-  bool read_data = false;        // hash every file of the models and updates
-  std::optional<Rounds> replay;  // compute these rounds again from their updates
+  bool read_data = false;                   // hash every file of the models and updates
+  std::optional<Rounds> replay;             // compute these rounds again from their updates
+  int replay_blocks = 0;                    // random blocks to carry through all rounds
+  uint64_t seed = 0;                        // of their choice
+  std::filesystem::path allowed_signers{};  // ALLOWED SIGNERS of ssh-keygen(1); empty: no check
   std::filesystem::path scratch = std::filesystem::temp_directory_path();  // of the replay
   std::stop_token stop{};
   std::function<void(const std::string& text)> on_progress = [](const std::string&) {};

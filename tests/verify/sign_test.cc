@@ -1,0 +1,133 @@
+// Signatures of published models by the real ssh-keygen.
+#include "xffl/verify/sign.h"
+
+#include <gmock/gmock.h>
+
+#include "verify/verified_run.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+
+namespace xffl {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class Sign : public test::VerifiedRun {
+ protected:
+  Sign() {
+    make_key("key");
+    allow("key", std::string(verify::kSignatureNamespace));
+  }
+  void make_key(const std::string& name) const {
+    const ProcessResult made = run_process({.argv = {"ssh-keygen", "-q", "-t", "ed25519", "-N", "",
+                                                     "-C", "test", "-f", file(name).string()}});
+    ASSERT_EQ(made.exit_code, 0) << made.err;
+  }
+  void allow(const std::string& key, const std::string& name_space) const {
+    write_file_atomic(file("allowed"), "me@lab namespaces=\"" + name_space + "\" " +
+                                           read_file(file(key + ".pub"), 4096));
+  }
+  fs::path file(const std::string& name) const { return copy_.path() / name; }
+  verify::Signed sign(int round = 0) const {
+    return verify::sign_model(history::RunFolder(runs(), RunName("0001")), made_->path(), round,
+                              file("key"), {});
+  }
+  verify::Verification check_signed() const { return check({.allowed_signers = file("allowed")}); }
+};
+
+TEST_F(Sign, TheNewestModelIsSignedAndVerified) {
+  const verify::Signed made = sign();
+  EXPECT_EQ(made.round, 2);
+  const verify::Verification result = check_signed();
+  EXPECT_THAT(failures(result), IsEmpty()) << format_text(result);
+  EXPECT_EQ(find(result, "statements").passed, 1);
+  EXPECT_EQ(find(result, "signatures").passed, 1);
+  const Json json = parse_json(read_file(made.statement, 1 << 20), "statement");
+  EXPECT_EQ(json.at("_type"), "https://in-toto.io/Statement/v1");
+  EXPECT_EQ(json.at("subject").at(0).at("digest").at("sha256"), result.model_sha256);
+  EXPECT_EQ(json.at("predicate").at("participants").size(), 2u);
+}
+
+TEST_F(Sign, EachRoundHasItsStatementAndASecondSignatureReplacesTheFirst) {
+  const verify::Signed first = sign(1);
+  const std::string statement = read_file(first.statement, 1 << 20);
+  sign(1);
+  EXPECT_EQ(read_file(first.statement, 1 << 20), statement) << "a function of the run";
+  sign(2);
+  EXPECT_EQ(find(check_signed(), "signatures").passed, 2);
+}
+
+TEST_F(Sign, WithoutAllowedSignersASignatureIsNotChecked) {
+  sign();
+  const verify::Verification result = check();
+  EXPECT_EQ(find(result, "statements").passed, 1);
+  EXPECT_EQ(find(result, "signatures").result(), "not checked");
+}
+
+TEST_F(Sign, AChangedStatementIsFound) {
+  const verify::Signed made = sign();
+  const std::string text = read_file(made.statement, 1 << 20);
+  test::flip_byte(made.statement, static_cast<std::streamoff>(text.find("config_sha256") + 20));
+  EXPECT_THAT(failures(check_signed()),
+              ElementsAre("statements: r0002/statement.json", "signatures: r0002/statement.json"));
+}
+
+TEST_F(Sign, AJournalThatWasRewrittenAfterTheSignatureIsFound) {
+  sign();
+  rewrite_journal([](history::StoredEvent&) {});  // the same events at other times
+  const verify::Verification result = check_signed();
+  EXPECT_THAT(failures(result), ElementsAre("statements: r0002/statement.json"));
+}
+
+TEST_F(Sign, AnotherKeyAnotherNamespaceAndAMissingSignatureAreFound) {
+  const verify::Signed made = sign();
+  make_key("other");
+  allow("other", std::string(verify::kSignatureNamespace));
+  EXPECT_THAT(failures(check_signed()), ElementsAre("signatures: r0002/statement.json"));
+  allow("key", "file");
+  EXPECT_THAT(failures(check_signed()), ElementsAre("signatures: r0002/statement.json"));
+  allow("key", std::string(verify::kSignatureNamespace));
+  EXPECT_THAT(failures(check_signed()), IsEmpty());
+  fs::remove(made.signature);
+  EXPECT_THAT(failures(check_signed()), ElementsAre("signatures: r0002/statement.json"));
+}
+
+TEST_F(Sign, ADamagedRunAnAbsentRoundAndAnAbsentKeyAreRefused) {
+  const auto kind_of = [&](int round, const std::string& key) {
+    try {
+      verify::sign_model(history::RunFolder(runs(), RunName("0001")), made_->path(), round,
+                         file(key), {});
+      return ErrorKind::kInternal;
+    } catch (const Error& error) {
+      return error.kind();
+    }
+  };
+  EXPECT_EQ(kind_of(3, "key"), ErrorKind::kNotFound);
+  EXPECT_EQ(kind_of(0, "absent"), ErrorKind::kNotFound);
+  write_file_atomic(file("text"), "no key\n");
+  EXPECT_EQ(kind_of(0, "text"), ErrorKind::kAuth);
+  EXPECT_FALSE(fs::exists(path() / "r0002/statement.json"));
+  test::flip_byte(path() / "config.resolved.yaml", 3);
+  EXPECT_EQ(kind_of(0, "key"), ErrorKind::kCorrupt);
+}
+
+TEST_F(Sign, TheCommandsWorkTogether) {
+  const std::vector<std::string> where = {"-p", made_->path().string(), "-w",
+                                          copy_.path().string()};
+  std::vector<std::string> arguments = {"sign", "--key", file("key").string()};
+  arguments.insert(arguments.end(), where.begin(), where.end());
+  const ProcessResult signed_model = made_->xffl(arguments);
+  ASSERT_EQ(signed_model.exit_code, 0) << signed_model.err;
+  EXPECT_THAT(signed_model.out, HasSubstr("r0002/statement.json.sig\n"));
+  arguments = {"verify", "--allowed-signers", file("allowed").string()};
+  arguments.insert(arguments.end(), where.begin(), where.end());
+  const ProcessResult verified = made_->xffl(arguments);
+  EXPECT_EQ(verified.exit_code, 0) << verified.out;
+  EXPECT_THAT(verified.out, HasSubstr("ok           signatures: "));
+}
+
+}  // namespace
+}  // namespace xffl
