@@ -79,7 +79,7 @@ class OnTerminal {
     return condition();
   }
   bool await_text(const std::string& text) {
-    return await([&] { return screen.shows(text); });
+    return await([&] { return screen.shows(text) && screen.shows("updated"); });
   }
   // Waits for a whole frame after this call.
   bool await_frame() {
