@@ -27,21 +27,11 @@ struct ExportOptions {
   exports::ModelCard card;
 };
 
-report::RunStory story_of(const ExportOptions& options, const history::RunFolder& folder) {
-  const config::Experiment experiment = experiment_of(options.project, folder);
-  report::StoryContext context;
-  context.version = XFFL_VERSION;
-  context.rounds_planned = experiment.rounds;
-  context.now = SystemClock().utc();
-  context.credentials = ending_credentials(experiment);
-  return report::collect_story(folder, context);
-}
-
 void export_tensorboard(const ExportOptions& options) {
   const history::RunFolder folder = options.project.existing_run();
   const fs::path to = options.to.empty() ? folder.path() / "tb" : options.to;
   const exports::TensorboardFiles written =
-      exports::write_tensorboard(story_of(options, folder), folder, to);
+      exports::write_tensorboard(story_of(options.project, folder), folder, to);
   std::printf("%s: %d files, %llu bytes appended\n", to.c_str(), written.files,
               static_cast<unsigned long long>(written.appended_bytes));
 }
@@ -49,15 +39,16 @@ void export_tensorboard(const ExportOptions& options) {
 void export_csv(const ExportOptions& options) {
   const history::RunFolder folder = options.project.existing_run();
   const fs::path to = options.to.empty() ? folder.path() / "csv" : options.to;
-  with_context("while exporting the run's tables",
-               [&] { exports::write_tables(exports::make_tables(story_of(options, folder)), to); });
+  with_context("while exporting the run's tables", [&] {
+    exports::write_tables(exports::make_tables(story_of(options.project, folder)), to);
+  });
   std::printf("%s\n", to.c_str());
 }
 
 void export_model(const ExportOptions& options) {
   const history::RunFolder folder = options.project.existing_run();
   with_context("while exporting the model", [&] {
-    exports::export_model(story_of(options, folder), folder, options.card, options.to);
+    exports::export_model(story_of(options.project, folder), folder, options.card, options.to);
   });
   std::printf("%s\n", options.to.c_str());
 }
@@ -65,7 +56,7 @@ void export_model(const ExportOptions& options) {
 void export_ro_crate(const ExportOptions& options) {
   const history::RunFolder folder = options.project.existing_run();
   const std::string text = exports::format_ro_crate(
-      story_of(options, folder), {options.card.license, options.card.names_facilities});
+      story_of(options.project, folder), {options.card.license, options.card.names_facilities});
   with_context("while exporting the provenance",
                [&] { exports::write_ro_crate(text, options.to); });
   std::printf("%s\n", options.to.c_str());

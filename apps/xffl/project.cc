@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "credentials.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/config/load.h"
@@ -57,6 +58,17 @@ std::string trace_of(const history::RunFolder& folder) {
         " ";
   }
   return trace + history::lock_holder(folder.journal());
+}
+
+report::RunStory story_of(const ProjectOptions& options, const history::RunFolder& folder) {
+  const config::Experiment experiment = experiment_of(options, folder);
+  report::StoryContext context;
+  context.version = XFFL_VERSION;
+  context.rounds_planned = experiment.rounds;
+  context.gpus = usage::gpus_per_node(experiment);
+  context.now = SystemClock().utc();
+  context.credentials = ending_credentials(experiment);
+  return report::collect_story(folder, context);
 }
 
 void require_model(const config::Experiment& experiment) {

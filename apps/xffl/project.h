@@ -6,6 +6,7 @@
 
 #include "xffl/config/experiment.h"
 #include "xffl/history/run_folder.h"
+#include "xffl/report/run_story.h"
 
 namespace CLI {
 class App;
@@ -34,6 +35,9 @@ config::Experiment experiment_of(const ProjectOptions& options, const history::R
 /// A value that changes with the run: the sizes and times of its files, and its coordinator. Costs
 /// little: a command that follows a run reads the journal only after a change.
 std::string trace_of(const history::RunFolder& folder);
+
+/// The story of a run up to now, with the certificates that end soon.
+report::RunStory story_of(const ProjectOptions& options, const history::RunFolder& folder);
 
 /// Throws kNotFound, with the fix, unless the model and the adapter of round 1 exist.
 void require_model(const config::Experiment& experiment);

@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "commands.h"
-#include "credentials.h"
 #include "project.h"
 #include "stop_on_signal.h"
 #include "xffl/base/error.h"
@@ -28,17 +27,6 @@ struct ReportOptions {
   int watch_seconds = 0;  // 0: once
 };
 
-report::RunStory story_of(const ReportOptions& options, const history::RunFolder& folder) {
-  const config::Experiment experiment = experiment_of(options.project, folder);
-  report::StoryContext context;
-  context.version = XFFL_VERSION;
-  context.rounds_planned = experiment.rounds;
-  context.gpus = usage::gpus_per_node(experiment);
-  context.now = SystemClock().utc();
-  context.credentials = ending_credentials(experiment);
-  return report::collect_story(folder, context);
-}
-
 // Several commands may write the same report: each one has its own temporary file.
 void write_page(const fs::path& path, const std::string& page) {
   TempFile file(path, "." + std::to_string(::getpid()) + ".tmp");
@@ -56,7 +44,7 @@ void watch(const ReportOptions& options, const history::RunFolder& folder, const
   do {
     const std::string trace = trace_of(folder);
     if (trace == shown) continue;
-    const report::RunStory story = story_of(options, folder);
+    const report::RunStory story = story_of(options.project, folder);
     const bool goes_on = story.state == "running";
     write_page(path, report::format_html(story, goes_on ? std::optional(pause) : std::nullopt));
     shown = trace;
@@ -67,7 +55,7 @@ void watch(const ReportOptions& options, const history::RunFolder& folder, const
 void run_report(const ReportOptions& options) {
   const history::RunFolder folder = options.project.existing_run();
   if (options.text || options.json) {
-    const report::RunStory story = story_of(options, folder);
+    const report::RunStory story = story_of(options.project, folder);
     std::fputs((options.json ? report::format_json(story) : report::format_text(story)).c_str(),
                stdout);
     return;
@@ -77,7 +65,7 @@ void run_report(const ReportOptions& options) {
     if (options.watch_seconds > 0)
       watch(options, folder, path);
     else
-      write_page(path, report::format_html(story_of(options, folder)));
+      write_page(path, report::format_html(story_of(options.project, folder)));
   });
   std::printf("%s\n", path.c_str());
 }
