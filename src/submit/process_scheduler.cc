@@ -1,6 +1,8 @@
 // How it works: a submitted script becomes the leader of its own session and survives the
 // coordinator. query() reads /proc; find() reads the owner in the job's claim, so that a restarted
 // coordinator finds the job, too.
+#include "process_scheduler.h"
+
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -31,9 +33,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
-
-constexpr milliseconds kTermTimeout{5000};    // from SIGTERM to SIGKILL
-constexpr milliseconds kKillTimeout{10'000};  // after SIGKILL, which a process in state D ignores
 
 // A job is the session of its leader; its id is "<pid>.<start ticks>" of the leader. The job lives
 // as long as any process of the session: ranks that outlive a killed script still train. The
@@ -137,6 +136,7 @@ std::string describe_exit(int status) {
 
 class ProcessScheduler final : public Scheduler {
  public:
+  explicit ProcessScheduler(const CancelTimeouts& timeouts) : timeouts_(timeouts) {}
   ~ProcessScheduler() override { reap(); }
 
   JobId submit(const JobRequest& request, std::stop_token stop) override {
@@ -185,11 +185,11 @@ class ProcessScheduler final : public Scheduler {
     // remaining process.
     if (!job->signal_group(SIGTERM)) job->signal_members(SIGTERM);
     SystemClock clock;
-    const auto term_deadline = clock.monotonic() + kTermTimeout;
+    const auto term_deadline = clock.monotonic() + timeouts_.term;
     while (reap(), !job->members().empty()) {
       const auto now = clock.monotonic();
       if (now >= term_deadline) job->signal_members(SIGKILL);
-      if (now >= term_deadline + kKillTimeout) fail_to_kill(*job);
+      if (now >= term_deadline + timeouts_.kill) fail_to_kill(*job);
       if (!clock.sleep(milliseconds(50), stop)) return;
     }
   }
@@ -221,6 +221,7 @@ class ProcessScheduler final : public Scheduler {
     });
   }
 
+  const CancelTimeouts timeouts_;
   std::mutex mutex_;
   std::vector<ProcessJob> children_;
   std::map<JobId, std::string> endings_;
@@ -248,7 +249,10 @@ constexpr QueueManager kProcess{
 
 }  // namespace
 
-std::unique_ptr<Scheduler> make_process_scheduler() { return std::make_unique<ProcessScheduler>(); }
+std::unique_ptr<Scheduler> make_process_scheduler() { return make_process_scheduler({}); }
+std::unique_ptr<Scheduler> make_process_scheduler(const CancelTimeouts& timeouts) {
+  return std::make_unique<ProcessScheduler>(timeouts);
+}
 
 const QueueManager& process_queue_manager() { return kProcess; }
 

@@ -1,4 +1,6 @@
 // Properties of the process scheduler alone; tests/contract holds the common ones.
+#include "process_scheduler.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -179,7 +181,8 @@ TEST_F(ProcessScheduler, CancelReportsAJobThatCannotBeKilled) {
   if (other == 0) {
     if (::setuid(65534) != 0) ::_exit(2);
     try {
-      make_process_scheduler()->cancel({id, "job-a"}, {});
+      const CancelTimeouts timeouts{std::chrono::milliseconds(100), std::chrono::milliseconds(200)};
+      make_process_scheduler(timeouts)->cancel({id, "job-a"}, {});
     } catch (const Error& error) {
       const bool reported = std::string(error.what()).find("has not ended") != std::string::npos;
       ::_exit(error.kind() == ErrorKind::kRemote && reported ? 0 : 3);
