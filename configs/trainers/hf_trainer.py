@@ -138,6 +138,24 @@ def train(model, sequences, training, metrics):
     return losses, samples, tokens
 
 
+def sha256_of(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def data_identity(paths):
+    """The report's fields of the job's distinct shards: what `sha256sum SHARD... | cut -c-64 | sha256sum` prints."""
+    sums = "".join(sha256_of(path) + "\n" for path in paths)
+    return {
+        "data_files": len(paths),
+        "data_bytes": sum(path.stat().st_size for path in paths),
+        "data_sha256": hashlib.sha256(sums.encode()).hexdigest(),
+    }
+
+
 def root_of(files):
     lines = "".join(f"{f['sha256']}  {f['size_bytes']}  {f['name']}\n" for f in files)
     return hashlib.sha256(lines.encode()).hexdigest()
@@ -147,8 +165,7 @@ def write_manifest(folder):
     """manifest.json and its root hash."""
     files = []
     for path in sorted(folder.iterdir()):
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        files.append({"name": path.name, "size_bytes": path.stat().st_size, "sha256": digest})
+        files.append({"name": path.name, "size_bytes": path.stat().st_size, "sha256": sha256_of(path)})
     (folder / "manifest.json").write_text(json.dumps({"version": 1, "files": files}))
     return root_of(files)
 
@@ -258,6 +275,7 @@ def main():
         nll, count = evaluate(model, chosen, batch) if trains else (nll_before[name], sum(len(s) - 1 for s in chosen))
         results.append({"name": name, "tokens": count, "nll_before": nll_before[name], "nll_after": nll})
 
+    shards = dict.fromkeys([*job["train_paths"], *(entry["path"] for entry in job["validation"])])
     root = write_update(job, model, before, resolve(job["update_path"])) if trains else ""
     report = {
         "version": 2,
@@ -279,6 +297,9 @@ def main():
         "scheduler_job_id": os.environ.get("SLURM_JOB_ID", ""),
         "restarts": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
         "trainer": f"hf_trainer.py (torch {torch.__version__})",
+        "nodes": 1,
+        **({} if finishing else data_identity([resolve(path) for path in shards])),
+        "program_sha256": sha256_of(__file__),
     }
     path = resolve(job["report_path"])
     path.with_suffix(".tmp").write_text(json.dumps(report, indent=2))

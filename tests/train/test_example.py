@@ -36,7 +36,8 @@ def test_a_job_gives_the_result_of_xffl_train(setting):
         assert mine["step"] == theirs["step"] and mine["lr"] == pytest.approx(theirs["lr"], rel=1e-12)
         assert harness.relative(mine["loss"], theirs["loss"]) < 1e-4
     assert found.report.keys() == ours.report.keys()
-    for key in ("key", "base_model_sha256", "steps", "stopped_early", "samples", "tokens"):
+    for key in ("key", "base_model_sha256", "steps", "stopped_early", "samples", "tokens", "nodes",
+                "data_files", "data_bytes", "data_sha256"):
         assert found.report[key] == ours.report[key]
     found = run(setting("measure", steps=0))
     assert found.codes == [0] and found.report["update_sha256"] == "" and found.report["steps"] == 0, found.output
