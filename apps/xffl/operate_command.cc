@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -25,6 +27,7 @@ struct Flags {
   std::vector<std::string> facilities;
   std::string reason = "by the user";
   bool now = false;
+  bool yes = false;
 };
 
 std::string join(const std::vector<FacilityName>& names) {
@@ -85,6 +88,57 @@ void resume(const history::RunFolder& folder, const config::Experiment& experime
   report_not_paused(status, others);
 }
 
+// The jobs that a cancellation of the run ends at a facility, and the facility's activity.
+std::string jobs_at(const status::RunStatus& status, const config::Facility& facility) {
+  std::string jobs;
+  const auto add = [&](const std::string& job) { jobs += (jobs.empty() ? "" : ", ") + job; };
+  for (const auto& [number, round] : status.run_state.rounds) {
+    const auto part = round.facilities.find(facility.name);
+    if (part == round.facilities.end()) continue;
+    const std::string in_round = " of round " + std::to_string(number);
+    const bool is_open = !round.published && !part->second.accepted && !part->second.missing;
+    for (const history::Attempt& attempt : part->second.attempts) {
+      if (!attempt.cancel_intended && (!is_open || attempt.failure)) continue;
+      if (!attempt.job_id.empty())
+        add("job " + log::printable(attempt.job_id, 100) + in_round);
+      else if (attempt.submit_intended)
+        add("a job" + in_round + " whose submission is unconfirmed");
+    }
+    if (part->second.accepted && number == status.run_state.rounds.rbegin()->first &&
+        facility.shape().keep_allocation.count() > 0)
+      add("the kept allocation" + in_round);
+  }
+  if (jobs.empty()) return "no job";
+  const auto live = status.live.find(facility.name);
+  return jobs +
+         (live == status.live.end() ? "" : " (" + log::printable(live->second.activity, 300) + ")");
+}
+
+// Asks the user at the terminal; without a terminal at standard input the command itself is the
+// answer. Throws kCancelled unless the user agrees.
+void confirm_cancel(const history::RunFolder& folder, const config::Experiment& experiment) {
+  if (::isatty(STDIN_FILENO) == 0) return;
+  const status::RunStatus status =
+      status::read_status(folder.path(), experiment.rounds, status::Rounds::kNewest);
+  if (status.run_state.completed || status.run_state.cancelled) return;
+  std::string question = status::headline(status) + "\n";
+  for (const config::Facility& facility : experiment.facilities)
+    question += "  " + facility.name.str() + ": " + jobs_at(status, facility) + "\n";
+  question +=
+      "A cancelled run cannot continue. The jobs end; published models stay.\n"
+      "Cancel the run? (type yes to cancel) ";
+  std::string answer;
+  try {
+    answer = ask_on_terminal(question, true);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kUsage,
+                std::string(error.what()) + "; `xffl cancel --yes` asks no question");
+  }
+  if (answer != "yes")
+    throw Error(ErrorKind::kCancelled,
+                "run " + folder.run().str() + " was not cancelled: the answer was not 'yes'");
+}
+
 void operate(const Flags& flags, Request request) {
   const history::RunFolder folder = flags.project.existing_run();
   // A new member is not in the run's configuration yet.
@@ -97,6 +151,7 @@ void operate(const Flags& flags, Request request) {
   if (request.facilities.empty())
     for (const config::Facility& facility : experiment.facilities)
       request.facilities.push_back(facility.name);
+  if (request.kind == Request::Kind::kCancel && !flags.yes) confirm_cancel(folder, experiment);
   SystemClock clock;
   facility::Services services =
       facility::make_services(clock, experiment.project_folder, login_prompt());
@@ -152,7 +207,11 @@ CLI::App* add(CLI::App& app, const std::shared_ptr<Flags>& flags, const char* na
 
 void add_operate_commands(CLI::App& app) {
   const auto flags = std::make_shared<Flags>();
-  add(app, flags, "cancel", "end a run and its jobs at the facilities", Request::Kind::kCancel);
+  CLI::App* cancel =
+      add(app, flags, "cancel",
+          "end a run and its jobs at the facilities; asks for confirmation on a terminal",
+          Request::Kind::kCancel);
+  cancel->add_flag("-y,--yes", flags->yes, "cancel without a question");
   CLI::App* pause =
       add(app, flags, "pause",
           "stop submitting jobs at some or all facilities; running jobs continue and their "

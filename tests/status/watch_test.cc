@@ -1,25 +1,17 @@
 // `xffl status --watch` and `xffl attach` on a terminal and in a pipe. This process takes the place
 // of the coordinator: it holds the journal and writes live.json.
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <pty.h>
 #include <signal.h>
-#include <sys/ioctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
-#include <map>
 #include <optional>
 #include <set>
 #include <thread>
 
 #include "support/await.h"
+#include "support/on_terminal.h"
 #include "support/temp_dir.h"
-#include "support/virtual_terminal.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
@@ -38,46 +30,12 @@ using testing::SizeIs;
 
 constexpr int kFacilities = 14;
 const std::string kHash(64, 'a');
-using Environment = std::map<std::string, std::string>;
+using test::Environment;
 
-// `xffl ARGUMENTS...` whose stdin, stdout and stderr are a terminal.
-class OnTerminal {
+// The live view on a terminal.
+class View : public test::OnTerminal {
  public:
-  OnTerminal(std::vector<std::string> arguments, unsigned short rows, unsigned short columns,
-             const Environment& environment)
-      : screen(rows, columns) {
-    const winsize size{rows, columns, 0, 0};
-    int terminal = -1;
-    pid_ = ::forkpty(&terminal, nullptr, nullptr, &size);
-    if (pid_ == 0) {
-      for (const char* name : {"NO_COLOR", "CLICOLOR_FORCE", "COLUMNS"}) ::unsetenv(name);
-      ::setenv("TERM", "xterm", 1);
-      for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
-      arguments.insert(arguments.begin(), XFFL_BINARY_DIR "/bin/xffl");
-      ::execv(arguments[0].c_str(), exec_pointers(arguments).data());
-      ::_exit(127);
-    }
-    terminal_ = UniqueFd(terminal);
-  }
-  ~OnTerminal() {
-    if (pid_ > 0) ::kill(pid_, SIGKILL);
-    if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
-  }
-
-  // Receives until `condition` holds; false when the program ends before, or after a minute.
-  bool await(const std::function<bool()>& condition) {
-    const auto ends = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-    while (!condition() && std::chrono::steady_clock::now() < ends) {
-      pollfd wait{terminal_.get(), POLLIN, 0};
-      if (::poll(&wait, 1, 100) <= 0) continue;
-      char block[4096];
-      const ssize_t n = ::read(terminal_.get(), block, sizeof block);
-      if (n <= 0) break;
-      bytes.append(block, static_cast<size_t>(n));
-      screen.receive({block, static_cast<size_t>(n)});
-    }
-    return condition();
-  }
+  using OnTerminal::OnTerminal;
   bool await_text(const std::string& text) {
     return await([&] { return screen.shows(text) && screen.shows("updated"); });
   }
@@ -87,27 +45,6 @@ class OnTerminal {
       return screen.synchronized_updates() > before;
     });
   }
-  void resize(unsigned short rows, unsigned short columns) {
-    const winsize size{rows, columns, 0, 0};
-    screen.resize(rows, columns);
-    EXPECT_EQ(::ioctl(terminal_.get(), TIOCSWINSZ, &size), 0);
-  }
-  void type(const std::string& text) const {
-    write_all(terminal_.get(), std::as_bytes(std::span(text)), "the terminal");
-  }
-  int finish() {
-    await([] { return false; });
-    int status = -1;
-    ::waitpid(std::exchange(pid_, -1), &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-
-  test::VirtualTerminal screen;
-  std::string bytes;
-
- private:
-  pid_t pid_ = -1;
-  UniqueFd terminal_;
 };
 
 class Watch : public testing::Test {
@@ -144,9 +81,8 @@ class Watch : public testing::Test {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
-  OnTerminal on_terminal(unsigned short rows, unsigned short columns,
-                         const Environment& environment = {},
-                         std::vector<std::string> more = {}) const {
+  View on_terminal(unsigned short rows, unsigned short columns, const Environment& environment = {},
+                   std::vector<std::string> more = {}) const {
     return {status(std::move(more)), rows, columns, environment};
   }
   void train(int i, int step) { live_->show_training(1, name(i), {1, step, 4, 5.0 - step, 1000}); }
@@ -172,7 +108,7 @@ class Watch : public testing::Test {
 };
 
 // Each line once, none wider than the window, none in its last column.
-void expect_whole(const OnTerminal& view) {
+void expect_whole(const View& view) {
   const std::vector<std::string> lines = view.screen.lines();
   const std::set<std::string> different(lines.begin(), lines.end());
   EXPECT_EQ(different.size(), lines.size()) << testing::PrintToString(lines);
@@ -184,7 +120,7 @@ void expect_whole(const OnTerminal& view) {
 
 TEST_F(Watch, DrawsOneFrameInPlaceAndFollowsTheWindow) {
   live_->show(1, name(0), "pending (\u6771\u4eac \U0001f600 e\u0301" + std::string(300, 'x') + ")");
-  OnTerminal view = on_terminal(24, 80);
+  View view = on_terminal(24, 80);
   ASSERT_TRUE(view.await_text("updated"));
   ASSERT_TRUE(view.await_text("(\u6771\u4eac"));
   expect_whole(view);
@@ -214,13 +150,13 @@ TEST_F(Watch, DrawsOneFrameInPlaceAndFollowsTheWindow) {
 }
 
 TEST_F(Watch, KeepsTheTextAboveTheFrame) {
-  OnTerminal view({"status", "-p", project().string(), "--watch"}, 24, 80, {});
+  View view({"status", "-p", project().string(), "--watch"}, 24, 80, {});
   ASSERT_TRUE(view.await_text("updated"));
   EXPECT_TRUE(view.bytes.starts_with("\r\n\r\n")) << "the earlier text moves up";
 }
 
 TEST_F(Watch, DrawsOnlyAfterAChange) {
-  OnTerminal view = on_terminal(24, 80);
+  View view = on_terminal(24, 80);
   ASSERT_TRUE(view.await_text("updated"));
   const size_t before = view.bytes.size();
   std::atomic<bool> over = false;
@@ -234,7 +170,7 @@ TEST_F(Watch, DrawsOnlyAfterAChange) {
 }
 
 TEST_F(Watch, ReturnsTheCoordinatorsExitCode) {
-  OnTerminal view = on_terminal(24, 80);
+  View view = on_terminal(24, 80);
   ASSERT_TRUE(view.await_text("updated"));
   stop_run();
   EXPECT_EQ(view.finish(), exit_code(ErrorKind::kCancelled));
@@ -248,7 +184,7 @@ TEST_F(Watch, ReturnsTheCoordinatorsExitCode) {
 
 // `xffl status --watch && next` does not start `next` in the middle of a run.
 TEST_F(Watch, EndsWithAnErrorOnCtrlC) {
-  OnTerminal view = on_terminal(24, 80);
+  View view = on_terminal(24, 80);
   ASSERT_TRUE(view.await_text("updated"));
   view.type("\x03");
   EXPECT_EQ(view.finish(), exit_code(ErrorKind::kCancelled));
@@ -269,7 +205,7 @@ TEST_F(Watch, ColoursFollowNoColorAndTheOption) {
                                    {{{"NO_COLOR", "1"}}, {}, false},
                                    {{}, {"--color=never"}, false},
                                    {{{"NO_COLOR", "1"}}, {"--color", "always"}, true}}) {
-    OnTerminal view = on_terminal(24, 80, each.environment, each.options);
+    View view = on_terminal(24, 80, each.environment, each.options);
     ASSERT_TRUE(view.await_text("authentication needed"));
     EXPECT_EQ(view.bytes.find(yellow) != std::string::npos, each.coloured)
         << testing::PrintToString(each.environment) << testing::PrintToString(each.options);
@@ -278,13 +214,13 @@ TEST_F(Watch, ColoursFollowNoColorAndTheOption) {
 }
 
 TEST_F(Watch, ColumnsNarrowsTheFrame) {
-  OnTerminal view = on_terminal(24, 80, {{"COLUMNS", "50"}});
+  View view = on_terminal(24, 80, {{"COLUMNS", "50"}});
   ASSERT_TRUE(view.await_text("updated"));
   for (const std::string& line : view.screen.lines()) EXPECT_LT(line.size(), 50u) << line;
 }
 
 TEST_F(Watch, ADumbTerminalGetsAFramePerChange) {
-  OnTerminal view = on_terminal(60, 80, {{"TERM", "dumb"}});
+  View view = on_terminal(60, 80, {{"TERM", "dumb"}});
   ASSERT_TRUE(view.await_text("updated"));
   train(0, 3);
   ASSERT_TRUE(view.await_text("3/4"));

@@ -1,0 +1,98 @@
+// `xffl cancel` asks on a terminal, and nowhere else.
+#include <gmock/gmock.h>
+
+#include "apps/sample_run.h"
+#include "support/await.h"
+#include "support/on_terminal.h"
+#include "xffl/base/clock.h"
+#include "xffl/base/error.h"
+
+namespace xffl {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+class Cancel : public test::SampleRun {
+ protected:
+  test::OnTerminal on_terminal(const std::vector<std::string>& words) const {
+    return {command(words), 24, 100, {}};
+  }
+  // Waits for the request to cancel, and acts on it as a coordinator.
+  bool coordinate() {
+    if (!test::await([&] { return !history::pending_requests(folder_).empty(); },
+                     std::chrono::seconds(30)))
+      return false;
+    const auto requests = history::pending_requests(folder_);
+    history_->record({}, history::RunCancelled{});
+    history::remove_request(folder_, requests.front().first);
+    return requests.front().second.kind == history::Request::Kind::kCancel;
+  }
+};
+
+constexpr const char* kQuestion = "Cancel the run? (type yes to cancel)";
+
+TEST_F(Cancel, ShowsTheJobsAndWaitsForYes) {
+  SystemClock clock;
+  history::StatusFile live(folder_.live(), clock);
+  live.show(1, FacilityName("brno"), "pending (Priority)\033]0;x\a");
+  ASSERT_TRUE(test::await([&] { return history::read_activities(folder_.live()).size() == 1; }));
+  history_->record({1, FacilityName("alba"), 1}, history::AttemptFailed{"the node failed", true});
+  submit(1, "alba", 2, "4103");
+  test::OnTerminal terminal = on_terminal({"cancel"});
+  ASSERT_TRUE(terminal.await_text(kQuestion)) << terminal.bytes;
+  EXPECT_TRUE(terminal.screen.shows("run 0001 of test: running, 0 of 3 rounds published"))
+      << terminal.bytes;
+  EXPECT_TRUE(terminal.screen.shows("  alba: job 4103 of round 1")) << terminal.bytes;
+  EXPECT_TRUE(terminal.screen.shows("  brno: job 4102 of round 1 (pending (Priority)"))
+      << terminal.bytes;
+  EXPECT_THAT(terminal.bytes, Not(HasSubstr("4101"))) << "the attempt has failed";
+  EXPECT_THAT(terminal.bytes, Not(HasSubstr("\033]")));
+  EXPECT_TRUE(history::pending_requests(folder_).empty()) << "before the answer";
+  terminal.type("yes\n");
+  EXPECT_TRUE(coordinate());
+  EXPECT_EQ(terminal.finish(), 0) << terminal.bytes;
+  EXPECT_THAT(terminal.bytes, HasSubstr("run 0001 is cancelled"));
+}
+
+TEST_F(Cancel, AnotherAnswerChangesNothing) {
+  for (const char* answer : {"n\n", "\n", "y\n", "YES\n", "\4"}) {  // \4: end of the input
+    test::OnTerminal terminal = on_terminal({"cancel"});
+    ASSERT_TRUE(terminal.await_text(kQuestion)) << terminal.bytes;
+    terminal.type(answer);
+    const bool is_end = *answer == '\4';
+    EXPECT_EQ(terminal.finish(), exit_code(is_end ? ErrorKind::kUsage : ErrorKind::kCancelled))
+        << answer << terminal.bytes;
+    EXPECT_THAT(terminal.bytes, HasSubstr(is_end ? "`xffl cancel --yes` asks no question"
+                                                 : "run 0001 was not cancelled"));
+    EXPECT_TRUE(history::pending_requests(folder_).empty()) << answer;
+    EXPECT_FALSE(history_->state().cancelled);
+  }
+}
+
+TEST_F(Cancel, YesSkipsTheQuestion) {
+  test::OnTerminal terminal = on_terminal({"cancel", "--yes"});
+  EXPECT_TRUE(coordinate());
+  EXPECT_EQ(terminal.finish(), 0) << terminal.bytes;
+  EXPECT_THAT(terminal.bytes, Not(HasSubstr(kQuestion)));
+}
+
+TEST_F(Cancel, AsksNothingInAPipe) {
+  std::jthread coordinator([&] { EXPECT_TRUE(coordinate()); });
+  const ProcessResult result = xffl({"cancel"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("run 0001 is cancelled"));
+}
+
+// An ended run is reported as without a terminal: the question would be pointless.
+TEST_F(Cancel, AsksNothingAboutAnEndedRun) {
+  history_->record({}, history::RunCancelled{});
+  history_.reset();
+  test::OnTerminal terminal = on_terminal({"cancel"});
+  EXPECT_EQ(terminal.finish(), exit_code(ErrorKind::kNotFound));
+  EXPECT_THAT(terminal.bytes, HasSubstr("run 0001 has ended"));
+  EXPECT_THAT(terminal.bytes, Not(HasSubstr(kQuestion)));
+}
+
+}  // namespace
+}  // namespace xffl
