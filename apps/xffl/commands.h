@@ -68,7 +68,10 @@ void add_simulate_commands(CLI::App& app, int& exit_code,
 /// terminal.
 void add_ssh_commands(CLI::App& app);
 
-/// `status`, `logs` and `attach`: the progress of a run. `colours` is the value of --color when a
+/// `logs`: the coordinator's log, and the output of the facilities' jobs.
+void add_logs_command(CLI::App& app);
+
+/// `status` and `attach`: the progress of a run. `colours` is the value of --color when a
 /// command runs.
 void add_status_commands(CLI::App& app, const Colours& colours);
 

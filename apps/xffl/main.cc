@@ -77,6 +77,7 @@ void add_commands(CLI::App& app, int& exit_code, std::vector<std::string> progra
   xffl::add_run_command(app);
   xffl::add_simulate_commands(app, exit_code, std::move(program));
   xffl::add_status_commands(app, colours);
+  xffl::add_logs_command(app);
   xffl::add_report_command(app);
   xffl::add_usage_command(app);
   xffl::add_export_commands(app);
