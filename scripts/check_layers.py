@@ -3,7 +3,8 @@
 
 DEPENDS of xffl_module() lists all dependencies of a module. Errors are: an include of a header of another module, a
 third-party header in a public header, a torch header in the coordinator half, and a coordinator library in the
-trainer half. Only src/base/log.cc may include spdlog and fmt.
+trainer half; and two .cc files of a module that define the same local name, because XFFL_UNITY compiles them together.
+Only src/base/log.cc may include spdlog and fmt.
 
     scripts/check_layers.py [SOURCE_FOLDER]     exit code 0: clean; 1: problems, one per line
 """
@@ -24,6 +25,13 @@ THIRD_PARTY = re.compile(
 )
 FORBIDDEN_IN_TRAINER = re.compile(r"^(libssh|yaml-cpp|sentencepiece|sqlite3)")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
+LOCAL_BLOCK = re.compile(r"^namespace \{$(.*?)^\}  // namespace$", re.M | re.S)
+LOCAL_NAME = re.compile(
+    r"^(?:(?:struct|class|enum(?: class)?) (?P<type>\w+)\b(?!;)"
+    r"|(?:constexpr|const|static|thread_local)\b[^;={(]*?\b(?P<value>\w+)(?:\[\w*\])?(?: = |\{|;)"
+    r"|(?!return|using|namespace|template)[\w:][\w:<>,&* ]*?[ &*](?P<function>\w+)(?P<parameters>\([^;{]*?\)) (?:noexcept )?\{)",
+    re.M,
+)
 MODULE = re.compile(r"xffl_module\(\s*(\w+)(.*?)\)", re.S)
 
 
@@ -77,6 +85,29 @@ def check_file(path, module, modules, public):
     return problems
 
 
+def local_names(text):
+    """The names that the anonymous namespaces of a file define; a function's name comes with the types of its parameters."""
+    names = set()
+    for block in LOCAL_BLOCK.findall(text):
+        for match in LOCAL_NAME.finditer(block):
+            name = match["type"] or match["value"]
+            names.add(name or match["function"] + re.sub(r"(?<=[&*>\w]) ?\b\w+(?= = |[,)])", "", " ".join(match["parameters"].split())))
+    return names
+
+
+def check_local_names(root, modules):
+    first, problems = {}, []
+    for path in sorted((root / "src").rglob("*.cc")):
+        module = module_of(path.relative_to(root / "src").as_posix(), modules)
+        if module in TRAINER:
+            continue  # compiled with LibTorch's headers, one file at a time
+        for name in sorted(local_names(path.read_text())):
+            other = first.setdefault((module, name), path)
+            if other != path:
+                problems.append(f"{path}: {name} is defined in {other.name} too; XFFL_UNITY compiles both together")
+    return problems
+
+
 def check_halves(modules):
     problems = []
     for module, depends in modules.items():
@@ -115,7 +146,7 @@ def main():
     if not modules:
         print(f"{root}: no module found", file=sys.stderr)
         return 1
-    problems = check_halves(modules) + check_cycles(modules)
+    problems = check_halves(modules) + check_cycles(modules) + check_local_names(root, modules)
     for root_folder, public in ((root / "src", False), (root / "include" / "xffl", True)):
         for path in sorted(root_folder.rglob("*")):
             module = module_of(path.relative_to(root_folder).as_posix(), modules)

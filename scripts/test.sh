@@ -12,11 +12,13 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 jobs=$(nproc)
+failed=()
 stage() { # stage NAME COMMAND...: prints the command's seconds and failure, and returns its exit code
   local name=$1 start=$SECONDS code=0
   shift
   "$@" || code=$?
   echo "test: $name: $((SECONDS - start)) s$([ $code = 0 ] || echo ", FAILED with exit code $code")"
+  [ $code = 0 ] || failed+=("$name (exit code $code)")
   return $code
 }
 modules_under() { # modules_under PRESET MODULE...: builds and runs these modules' tests
@@ -57,18 +59,31 @@ trap 'kill "$federations" 2>/dev/null || true' EXIT
 renice -n 5 -p $$ >/dev/null  # also for the later child processes
 
 code=0
-build_for_cuda || code=$?
+build_for_cuda || {
+  code=$?
+  [ ${#failed[@]} != 0 ] || failed+=("programs for CUDA (exit code $code)")
+}
 # asan: modules that parse files and answers of other machines. tsan: modules that share state between threads.
 modules_under asan base checkpoint job pack tokens transfer || code=$?
 modules_under tsan aggregate history || code=$?
 fuzz || code=$?
 stage "tests" ctest --preset dev -j"$jobs" --output-on-failure --output-junit "$report" -LE 'testbed|e2e' "$@" || code=$?
-wait "$federations" || code=$?
+wait "$federations" || {
+  code=$?
+  failed+=("federations (exit code $code)")
+}
 trap - EXIT
 cat "$federations_log"
 echo "test: $SECONDS s in all"
 reports=()
 for file in build/*/tests.xml "$federations_report"; do [ ! -f "$file" ] || reports+=("$file"); done
 [ ${#reports[@]} = 0 ] || python3 scripts/test_report.py "${reports[@]}"
-[ $code = 0 ] || echo "test: FAILED: the exit code of a part is $code" >&2
+if [ $code != 0 ]; then
+  for log in build/*/build.log; do
+    grep -qE 'FAILED: |CMake Error' "$log" || continue
+    echo "test: the errors of $log:"
+    grep -E 'error|Error|FAILED: ' "$log" | cut -c -300 | head -n 20
+  done
+  printf 'test: FAILED: %s\n' "${failed[@]}"
+fi
 exit $code

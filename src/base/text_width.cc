@@ -37,14 +37,14 @@ uint32_t code_point(std::string_view character) {
   }
 }
 
-struct Prefix {
+struct FittingPrefix {
   size_t bytes = 0;
   size_t columns = 0;
 };
 
 // The longest beginning of `text` within `columns` columns.
-Prefix longest_prefix(std::string_view text, size_t columns) {
-  Prefix prefix;
+FittingPrefix longest_prefix(std::string_view text, size_t columns) {
+  FittingPrefix prefix;
   size_t previous = 0;      // the columns of the character before this one
   size_t base = 0;          // the byte where that character begins
   size_t base_columns = 0;  // the columns ahead of it
@@ -59,7 +59,7 @@ Prefix longest_prefix(std::string_view text, size_t columns) {
                                               : 1;
     if (prefix.columns + width > columns) {
       // A character that its variation selector makes too wide goes as a whole.
-      return joins ? Prefix{base, base_columns} : prefix;
+      return joins ? FittingPrefix{base, base_columns} : prefix;
     }
     if (!joins) {
       base = i;
@@ -85,7 +85,7 @@ std::string_view cut_to_width(std::string_view text, size_t columns) {
 }
 
 std::string fill_to_width(std::string_view text, size_t columns) {
-  const Prefix prefix = longest_prefix(text, columns);
+  const FittingPrefix prefix = longest_prefix(text, columns);
   return std::string(text.substr(0, prefix.bytes)) + std::string(columns - prefix.columns, ' ');
 }
 

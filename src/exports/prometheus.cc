@@ -22,10 +22,6 @@ constexpr std::array kRunStates = {"running", "stopped", "completed", "cancelled
 constexpr std::array kFacilityStates = {"waiting", "sending", "submitted", "accepted",
                                         "failed",  "missing", "paused",    "left"};
 
-double seconds_of(Clock::UtcTime time) {
-  return std::chrono::duration<double>(time.time_since_epoch()).count();
-}
-
 std::string escaped(std::string_view value) {
   std::string text;
   for (const char c : value)

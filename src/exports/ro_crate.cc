@@ -16,7 +16,7 @@ using report::Outcome;
 using report::RoundStory;
 using report::RunStory;
 
-constexpr size_t kMaxText = 1000;
+constexpr size_t kMaxReason = 1000;
 constexpr const char* kProfile = "https://w3id.org/ro/wfrun/process/0.5";
 
 Json id(const std::string& text) { return {{"@id", text}}; }
@@ -63,7 +63,7 @@ class Crate {
         std::string("http://schema.org/") + (succeeded ? "Completed" : "Failed") + "ActionStatus";
     if (!succeeded)
       action["error"] = crate_.names_facilities && !attempt.reason.empty()
-                            ? log::printable(attempt.reason, kMaxText)
+                            ? log::printable(attempt.reason, kMaxReason)
                             : "the attempt failed";
     if (succeeded && !attempt.report->update_sha256.empty()) {
       const std::string update = "#update-" + own;

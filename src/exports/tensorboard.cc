@@ -13,6 +13,7 @@
 
 #include "event_file.h"
 #include "growing_file.h"
+#include "numbers.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
@@ -26,10 +27,6 @@ using report::RoundStory;
 using report::RunStory;
 
 constexpr const char* kGlobal = "global";
-
-double seconds_of(report::Time time) {
-  return std::chrono::duration<double>(time.time_since_epoch()).count();
-}
 
 // A '.' is not in the alphabet of facilities' names.
 std::string folder_of(const FacilityName& facility) {

@@ -28,6 +28,8 @@
 namespace xffl::remote {
 
 using Deadline = std::chrono::steady_clock::time_point;
+inline constexpr std::chrono::milliseconds kCheckInterval{500};  // of the progress of a transfer
+
 inline Deadline deadline_in(std::chrono::milliseconds time) {
   return std::chrono::steady_clock::now() + time;
 }

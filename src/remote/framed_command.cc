@@ -38,7 +38,6 @@ constexpr size_t kMaxOutputBytes = 16u << 20;
 constexpr size_t kMaxErrorBytes = 1u << 20;
 constexpr size_t kPipeReadBytes = 256u << 10;
 constexpr size_t kPipeWriteBytes = 256u << 10;
-constexpr std::chrono::milliseconds kCheckInterval{500};  // of the progress of a transfer
 
 void append_capped(std::string& text, std::string_view more, size_t max_bytes) {
   text += more.substr(0, max_bytes - std::min(max_bytes, text.size()));

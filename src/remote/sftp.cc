@@ -29,7 +29,7 @@ constexpr uint32_t kReadBytes = 64u << 10;
 constexpr size_t kReadsInFlight = 128;
 constexpr size_t kWriteBytes = 128u << 10, kPortableWriteBytes = 32u << 10;  // of one request
 constexpr int kWritesInFlight = 32;
-constexpr size_t kBlockBytes = 256u << 10;
+constexpr size_t kSftpBlockBytes = 256u << 10;
 
 FileInfo read_attributes(WireReader& in) {
   const uint32_t flags = in.u32();
@@ -442,7 +442,7 @@ void Sftp::upload(const RemotePath& path, uint64_t begin, uint64_t end, const So
   const std::string activity = "write " + path.str();
   const std::string handle = open(path.str(), kWrite | kCreate);
   const size_t piece_bytes = has("posix-rename@openssh.com") ? kWriteBytes : kPortableWriteBytes;
-  std::vector<std::byte> block(std::min<uint64_t>(kBlockBytes, end - begin));
+  std::vector<std::byte> block(std::min<uint64_t>(kSftpBlockBytes, end - begin));
   std::optional<Error> problem;
   int in_flight = 0;
   const auto check_answer = [&] {

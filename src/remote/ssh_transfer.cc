@@ -29,7 +29,6 @@ constexpr uint64_t kBytesPerSecond = 200'000'000;  // target of one stream
 constexpr uint64_t kStripeBytes = 4u << 20;
 constexpr size_t kBlockBytes = 1u << 20;
 constexpr size_t kUploadBlockBytes = 256u << 10;
-constexpr std::chrono::milliseconds kCheckInterval{500};  // of the progress of a transfer
 // The server's send buffer (4 MB by default) per round trip limits one connection's rate.
 constexpr uint64_t kMinBytesForSeveral = 32u << 20;
 constexpr uint64_t kMinRoundTripMicros = 10'000;

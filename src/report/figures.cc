@@ -33,25 +33,16 @@ void figure_title(HtmlWriter& html, std::string_view title, std::string_view exp
   html.element("p", explanation, {{"class", "note"}});
 }
 
-void open_table(HtmlWriter& html, std::string_view summary, const std::vector<std::string>& titles,
-                size_t first = 0) {
+void open_folded_table(HtmlWriter& html, std::string_view summary,
+                       const std::vector<std::string>& titles, size_t first = 0) {
   html.open("details");
   html.element("summary", summary);
   note_omitted_rows(html, first);
   html.open("div", {{"class", "scroll"}});
   html.open("table");
-  html.open("thead");
-  html.open("tr");
-  for (const std::string& title : titles) html.element("th", title);
-  html.close();
-  html.close();
+  html.head_row(titles);
 }
-void row(HtmlWriter& html, const std::vector<std::string>& cells) {
-  html.open("tr");
-  for (const std::string& cell : cells) html.element("td", cell);
-  html.close();
-}
-void close_table(HtmlWriter& html) {
+void close_folded_table(HtmlWriter& html) {
   for (int i = 0; i < 3; ++i) html.close();
 }
 
@@ -193,10 +184,11 @@ void write_effect_figure(HtmlWriter& html, const RunStory& story) {
   std::stable_sort(rows.begin(), rows.end(),
                    [](const auto& a, const auto& b) { return std::stoi(a[1]) < std::stoi(b[1]); });
   const size_t first = first_row(rows.size(), 5);
-  open_table(html, "Table: effect of each round",
-             {"facility and set", "round", "given", "after training", "after averaging"}, first);
-  for (size_t i = first; i < rows.size(); ++i) row(html, rows[i]);
-  close_table(html);
+  open_folded_table(html, "Table: effect of each round",
+                    {"facility and set", "round", "given", "after training", "after averaging"},
+                    first);
+  for (size_t i = first; i < rows.size(); ++i) html.row(rows[i]);
+  close_folded_table(html);
 }
 
 void write_change_figure(HtmlWriter& html, const RunStory& story) {
@@ -247,7 +239,7 @@ void write_change_figure(HtmlWriter& html, const RunStory& story) {
   std::vector<std::string> titles = {"round"};
   for (const auto& [name, rounds] : accepted) titles.push_back(name.str());
   const size_t first_shown = first_row(static_cast<size_t>(last), titles.size());
-  open_table(html, "Table: size of each update", titles, first_shown);
+  open_folded_table(html, "Table: size of each update", titles, first_shown);
   for (int number = 1 + static_cast<int>(first_shown); number <= last; ++number) {
     std::vector<std::string> cells = {std::to_string(number)};
     for (const auto& [name, rounds] : accepted) {
@@ -256,9 +248,9 @@ void write_change_figure(HtmlWriter& html, const RunStory& story) {
                           ? scientific(*found->second->change)
                           : "not measured");
     }
-    row(html, cells);
+    html.row(cells);
   }
-  close_table(html);
+  close_folded_table(html);
 }
 
 void write_step_figure(HtmlWriter& html, const RunStory& story) {
@@ -293,18 +285,18 @@ void write_step_figure(HtmlWriter& html, const RunStory& story) {
     envelopes.push_back(std::move(envelope));
   }
   write_envelopes(html, envelopes);
-  open_table(html, "Table: training loss by step",
-             {"facility", "steps on record", "first", "lowest", "last"});
+  open_folded_table(html, "Table: training loss by step",
+                    {"facility", "steps on record", "first", "lowest", "last"});
   for (const auto& [name, losses] : story.step_losses) {
     if (losses.empty()) continue;
     const StepLoss& lowest =
         *std::min_element(losses.begin(), losses.end(),
                           [](const StepLoss& a, const StepLoss& b) { return a.loss < b.loss; });
-    row(html, {name.str(), std::to_string(losses.size()), loss_text(losses.front().loss),
-               loss_text(lowest.loss) + " at step " + std::to_string(lowest.step),
-               loss_text(losses.back().loss)});
+    html.row({name.str(), std::to_string(losses.size()), loss_text(losses.front().loss),
+              loss_text(lowest.loss) + " at step " + std::to_string(lowest.step),
+              loss_text(losses.back().loss)});
   }
-  close_table(html);
+  close_folded_table(html);
 }
 
 void write_share_figure(HtmlWriter& html, const RunStory& story) {
@@ -386,9 +378,9 @@ void write_round_figure(HtmlWriter& html, const RunStory& story) {
       }
   marks.erase(std::unique(marks.begin(), marks.end()), marks.end());
   write_columns(html, bars, duration_text(longest), marks);
-  open_table(html, "Table: facilities that came last", {"facility", "came last in rounds"});
-  for (const auto& [name, rounds] : last_in) row(html, {name.str(), std::to_string(rounds)});
-  close_table(html);
+  open_folded_table(html, "Table: facilities that came last", {"facility", "came last in rounds"});
+  for (const auto& [name, rounds] : last_in) html.row({name.str(), std::to_string(rounds)});
+  close_folded_table(html);
 }
 
 void write_timeline(HtmlWriter& html, const RunStory& story) {
@@ -428,26 +420,25 @@ void write_timeline(HtmlWriter& html, const RunStory& story) {
   }
   write_bars(html, bars, marks);
   const size_t first_shown = first_row(story.attempts.size(), 8);
-  open_table(html, "Table: all attempts",
-             {"round", "facility", "attempt", "job", "outcome", "began", "took", "steps took",
-              "sent", "change"},
-             first_shown);
+  open_folded_table(html, "Table: all attempts",
+                    {"round", "facility", "attempt", "job", "outcome", "began", "took",
+                     "steps took", "sent", "change"},
+                    first_shown);
   for (size_t i = first_shown; i < story.attempts.size(); ++i) {
     const AttemptStory& attempt = story.attempts[i];
     const bool is_over = attempt.opened && attempt.ended;
-    row(html,
-        {std::to_string(attempt.round), attempt.facility.str(), std::to_string(attempt.number),
-         attempt.job_id.empty() ? "-" : attempt.job_id, std::string(name_of(attempt.outcome)),
-         attempt.opened ? format_utc(*attempt.opened).substr(0, 19) : "-",
-         is_over ? duration_text(*attempt.ended - *attempt.opened) : "-",
-         attempt.report && attempt.report->train_seconds > 0
-             ? duration_text(std::chrono::duration_cast<nanoseconds>(
-                   std::chrono::duration<double>(attempt.report->train_seconds)))
-             : "not known",
-         attempt.pushed ? bytes_text(static_cast<double>(attempt.moved_bytes)) : "-",
-         attempt.change ? scientific(*attempt.change) : "not measured"});
+    html.row({std::to_string(attempt.round), attempt.facility.str(), std::to_string(attempt.number),
+              attempt.job_id.empty() ? "-" : attempt.job_id, std::string(name_of(attempt.outcome)),
+              attempt.opened ? format_utc(*attempt.opened).substr(0, 19) : "-",
+              is_over ? duration_text(*attempt.ended - *attempt.opened) : "-",
+              attempt.report && attempt.report->train_seconds > 0
+                  ? duration_text(std::chrono::duration_cast<nanoseconds>(
+                        std::chrono::duration<double>(attempt.report->train_seconds)))
+                  : "not known",
+              attempt.pushed ? bytes_text(static_cast<double>(attempt.moved_bytes)) : "-",
+              attempt.change ? scientific(*attempt.change) : "not measured"});
   }
-  close_table(html);
+  close_folded_table(html);
 }
 
 void write_sent(HtmlWriter& html, const RunStory& story) {
@@ -468,13 +459,12 @@ void write_sent(HtmlWriter& html, const RunStory& story) {
     }
   }
   if (sent.empty()) return;
-  open_table(html, "Table: models sent to the facilities",
-             {"facility", "sent", "saved by packing", "rate"});
+  open_folded_table(html, "Table: models sent to the facilities",
+                    {"facility", "sent", "saved by packing", "rate"});
   for (const auto& [name, sum] : sent)
-    row(html,
-        {name.str(), bytes_text(sum.bytes), bytes_text(sum.saved),
-         sum.seconds > 0 ? bytes_text(sum.timed_bytes / sum.seconds) + "/s" : "not measured"});
-  close_table(html);
+    html.row({name.str(), bytes_text(sum.bytes), bytes_text(sum.saved),
+              sum.seconds > 0 ? bytes_text(sum.timed_bytes / sum.seconds) + "/s" : "not measured"});
+  close_folded_table(html);
 }
 
 }  // namespace xffl::report

@@ -62,6 +62,20 @@ void HtmlWriter::text(std::string_view text, size_t max_bytes) { out_ += escaped
 
 void HtmlWriter::markup(Markup markup) { out_ += markup.text(); }
 
+void HtmlWriter::head_row(const std::vector<std::string>& titles) {
+  open("thead");
+  open("tr");
+  for (const std::string& title : titles) element("th", title);
+  close();
+  close();
+}
+
+void HtmlWriter::row(const std::vector<std::string>& cells) {
+  open("tr");
+  for (const std::string& cell : cells) element("td", cell);
+  close();
+}
+
 void HtmlWriter::element(Markup tag, std::string_view text, Attributes attributes) {
   open(tag, attributes);
   this->text(text);

@@ -39,6 +39,9 @@ class HtmlWriter {
   void markup(Markup markup);
   /// open(), text() and close().
   void element(Markup tag, std::string_view text, Attributes attributes = {});
+  /// <thead> with one row, and a row of the body.
+  void head_row(const std::vector<std::string>& titles);
+  void row(const std::vector<std::string>& cells);
   /// The document; every tag must be closed.
   std::string take();
 

@@ -19,21 +19,6 @@ using ValidationSet = std::pair<FacilityName, std::string>;
 
 std::string title_of(const ValidationSet& set) { return set.first.str() + " " + set.second; }
 
-// A row of headings.
-void head_row(HtmlWriter& html, const std::vector<std::string>& titles) {
-  html.open("thead");
-  html.open("tr");
-  for (const std::string& title : titles) html.element("th", title);
-  html.close();
-  html.close();
-}
-
-void row(HtmlWriter& html, const std::vector<std::string>& cells) {
-  html.open("tr");
-  for (const std::string& cell : cells) html.element("td", cell);
-  html.close();
-}
-
 // A wide table scrolls inside the page, so that the page itself does not.
 void open_table(HtmlWriter& html) {
   html.open("div", {{"class", "scroll"}});
@@ -297,11 +282,11 @@ void write_time(HtmlWriter& html, const RunStory& story) {
   write_sent(html, story);
   open_details(html, "Coordinators");
   open_table(html);
-  head_row(html, {"began", "ended", "end"});
+  html.head_row({"began", "ended", "end"});
   for (const CoordinatorStory& coordinator : story.coordinators)
-    row(html, {format_utc(coordinator.began),
-               coordinator.ended ? format_utc(*coordinator.ended) : "not recorded",
-               coordinator.end.empty() ? "holds the run" : coordinator.end});
+    html.row({format_utc(coordinator.began),
+              coordinator.ended ? format_utc(*coordinator.ended) : "not recorded",
+              coordinator.end.empty() ? "holds the run" : coordinator.end});
   close_table(html);
   html.close();
   html.close();
@@ -326,11 +311,11 @@ void write_cost(HtmlWriter& html, const RunStory& story) {
   open_table(html);
   std::vector<std::string> heads{"facility"};
   heads.insert(heads.end(), usage::table_heads().begin(), usage::table_heads().end());
-  head_row(html, heads);
+  html.head_row(heads);
   for (const usage::TableRow& one : rows) {
     std::vector<std::string> cells{one.name};
     cells.insert(cells.end(), one.cells.begin(), one.cells.end());
-    row(html, cells);
+    html.row(cells);
   }
   close_table(html);
   for (const std::string& remark : usage::remarks(story.ledger)) note(html, remark);
@@ -353,26 +338,26 @@ void write_trouble(HtmlWriter& html, const RunStory& story) {
   }
   open_table(html);
   html.element("caption", "By reason; reasons that differ in digits only count as one");
-  head_row(html, {"count", "incident", "facilities", "node-hours lost", "reason"});
+  html.head_row({"count", "incident", "facilities", "node-hours lost", "reason"});
   std::vector<IncidentGroup> groups = grouped(story.incidents);
   constexpr size_t kMaxGroups = 200;
   if (groups.size() > kMaxGroups) groups.resize(kMaxGroups);
   for (const IncidentGroup& group : groups)
-    row(html, {std::to_string(group.count), group.kind, names_text(group.facilities),
-               group.lost ? usage::hours_text(*group.lost) : "-", group.reason.substr(0, 600)});
+    html.row({std::to_string(group.count), group.kind, names_text(group.facilities),
+              group.lost ? usage::hours_text(*group.lost) : "-", group.reason.substr(0, 600)});
   close_table(html);
   open_details(html, "All " + std::to_string(story.incidents.size()) + " incidents, by time");
   const size_t first = first_row(story.incidents.size(), 8);
   note_omitted_rows(html, first);
   open_table(html);
-  head_row(html,
-           {"time", "facility", "round", "attempt", "job", "incident", "reason", "followed by"});
+  html.head_row(
+      {"time", "facility", "round", "attempt", "job", "incident", "reason", "followed by"});
   for (size_t i = first; i < story.incidents.size(); ++i) {
     const Incident& incident = story.incidents[i];
-    row(html, {format_utc(incident.time), incident.facility ? incident.facility->str() : "",
-               incident.round > 0 ? std::to_string(incident.round) : "",
-               incident.attempt > 0 ? std::to_string(incident.attempt) : "", incident.job_id,
-               incident.kind, incident.reason.substr(0, 600), incident.followed});
+    html.row({format_utc(incident.time), incident.facility ? incident.facility->str() : "",
+              incident.round > 0 ? std::to_string(incident.round) : "",
+              incident.attempt > 0 ? std::to_string(incident.attempt) : "", incident.job_id,
+              incident.kind, incident.reason.substr(0, 600), incident.followed});
   }
   close_table(html);
   html.close();
@@ -400,11 +385,11 @@ void write_identities(HtmlWriter& html, const RunStory& story) {
   html.element("caption",
                "Programs and data of the accepted trainings, as the jobs report them; a facility "
                "with several rows has changed one of them. Hashes: the first 16 digits of SHA-256");
-  head_row(html, {"facility", "rounds", "trainer", "program", "data"});
+  html.head_row({"facility", "rounds", "trainer", "program", "data"});
   for (size_t i = first; i < all.size(); ++i)
-    row(html, {all[i].facility.str(), rounds_text(all[i]), all[i].trainer,
-               all[i].program_sha256.empty() ? "not reported" : all[i].program_sha256.substr(0, 16),
-               data_text(all[i])});
+    html.row({all[i].facility.str(), rounds_text(all[i]), all[i].trainer,
+              all[i].program_sha256.empty() ? "not reported" : all[i].program_sha256.substr(0, 16),
+              data_text(all[i])});
   close_table(html);
 }
 
@@ -421,9 +406,9 @@ void write_trust(HtmlWriter& html, const RunStory& story) {
   html.close();
   write_identities(html, story);
   open_table(html);
-  head_row(html, {"fact", "value"});
-  row(html, {"SHA-256 of config.resolved.yaml", story.config_sha256});
-  row(html, {"newest global model", story.model_sha256});
+  html.head_row({"fact", "value"});
+  html.row({"SHA-256 of config.resolved.yaml", story.config_sha256});
+  html.row({"newest global model", story.model_sha256});
   close_table(html);
   html.close();
 }
@@ -449,8 +434,8 @@ void write_rounds(HtmlWriter& html, const RunStory& story) {
   size_t omitted = first_row(story.rounds.size(), 8 + 2 * story.facilities.size());
   note_omitted_rows(html, omitted);
   open_table(html);
-  head_row(html, {"round", "planned", "took", "last update", "mean took", "participants (share)",
-                  "missing", "model"});
+  html.head_row({"round", "planned", "took", "last update", "mean took", "participants (share)",
+                 "missing", "model"});
   for (const auto& [number, round] : story.rounds) {
     if (omitted > 0) {
       --omitted;
@@ -458,11 +443,11 @@ void write_rounds(HtmlWriter& html, const RunStory& story) {
     }
     std::vector<FacilityName> missing;
     for (const auto& [name, reason] : round.missing) missing.push_back(name);
-    row(html, {round.evaluates ? "evaluation" : std::to_string(number),
-               round.planned ? format_utc(*round.planned) : "-",
-               took(round.planned, round.published), round.last ? round.last->str() : "-",
-               took(round.frozen, round.published), participants_text(round), names_text(missing),
-               round.model_sha256.empty() ? "-" : round.model_sha256.substr(0, 16)});
+    html.row({round.evaluates ? "evaluation" : std::to_string(number),
+              round.planned ? format_utc(*round.planned) : "-",
+              took(round.planned, round.published), round.last ? round.last->str() : "-",
+              took(round.frozen, round.published), participants_text(round), names_text(missing),
+              round.model_sha256.empty() ? "-" : round.model_sha256.substr(0, 16)});
   }
   close_table(html);
   html.close();

@@ -49,4 +49,14 @@ expect(KERNELS, None)
 expect({**KERNELS, "src/kernels/cpu/k.cc": '#include "xffl/kernels/cuda/k.h"\n'}, "does not list 'kernels_cuda'")
 expect({**KERNELS, "src/kernels/cuda/k.cu": "#include <torch/torch.h>\n"}, "only trainer modules")
 expect({**KERNELS, "include/xffl/kernels/cpu/k.h": '#include "xffl/base/error.h"\n'}, "does not list 'base'")
+LOCAL = "namespace {{\n{}\n}}  // namespace\n"
+for local in (
+    "struct Part {{}};",
+    "constexpr size_t kMost = 3;",
+    "void row(Writer& {}, const std::vector<int>& cells) {{\n}}",
+):
+    texts = {f"src/plan/{name}.cc": LOCAL.format(local.format(name)) for name in ("q", "r")}
+    expect(texts, "is defined in q.cc too")
+    expect({"src/plan/q.cc": texts["src/plan/q.cc"], "src/base/r.cc": texts["src/plan/r.cc"]}, None)
+expect({"src/plan/q.cc": LOCAL.format("int f(int a) {\n}"), "src/plan/r.cc": LOCAL.format("int f(double a) {\n}")}, None)
 print("ok")
