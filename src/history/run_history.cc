@@ -376,6 +376,18 @@ void RunHistory::replay_stored(const StoredEvent& stored, std::set<int>& late) {
 
 void RunHistory::record(const EventScope& scope, const Event& event) {
   const std::lock_guard writer(writer_);
+  record_next(scope, event);
+}
+
+bool RunHistory::record_if(const EventScope& scope, const Event& event,
+                           const std::function<bool(const Spending&)>& allows) {
+  const std::lock_guard writer(writer_);
+  if (!allows(spending())) return false;
+  record_next(scope, event);
+  return true;
+}
+
+void RunHistory::record_next(const EventScope& scope, const Event& event) {
   if (is_forgotten(scope.round)) {
     RoundState round = load(scope.round, "");
     const std::lock_guard lock(mutex_);
@@ -430,6 +442,7 @@ void RunHistory::take(const RecordedEvent& recorded, Change change) {
 }
 
 void RunHistory::note(const RecordedEvent& recorded) {
+  spending_.add(recorded);
   if (recorded.scope.round == 0) return;
   StoredRound& stored = stored_rounds_[recorded.scope.round];
   if (stored.first_seq == 0) stored.first_seq = recorded.seq;
@@ -449,6 +462,11 @@ void RunHistory::forget_old_rounds() {
     stored_rounds_[number].model_sha256 = round.model_sha256;
     it = run_state_.rounds.erase(it);
   }
+}
+
+Spending RunHistory::spending() const {
+  const std::lock_guard lock(mutex_);
+  return spending_;
 }
 
 bool RunHistory::is_forgotten(int round) const {

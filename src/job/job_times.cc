@@ -89,6 +89,15 @@ void read_line(std::string_view line, std::vector<JobStart>& starts) {
 
 }  // namespace
 
+std::optional<WorkEnd> end_of_work(const JobStart& start, std::optional<double> report_seconds) {
+  for (const std::optional<int64_t>& moment : {start.offered, start.end, start.trained})
+    if (moment) return WorkEnd{static_cast<double>(*moment)};
+  if (report_seconds)
+    return WorkEnd{static_cast<double>(start.train.value_or(start.start)) + *report_seconds};
+  if (start.last_beat) return WorkEnd{static_cast<double>(*start.last_beat), true};
+  return std::nullopt;
+}
+
 std::vector<JobStart> parse_job_times(std::string_view text) {
   std::vector<JobStart> starts;
   // A last line without a newline may be half a line.

@@ -95,41 +95,27 @@ class Folding {
   std::string time_utc_;
 };
 
-// The end of an attempt's work in one start of its job, by the facility's clock.
-struct End {
-  double seconds = 0;  // since 1970
-  Source source = Source::kJob;
-};
-
-std::optional<End> end_of_work(const job::JobStart& start, const Attempt& attempt, bool is_last) {
-  for (const std::optional<int64_t>& moment : {start.offered, start.end, start.trained})
-    if (moment) return End{static_cast<double>(*moment)};
-  // The coordinator saw the report before the script wrote its next line.
-  if (is_last && attempt.report)
-    return End{static_cast<double>(start.train.value_or(start.start)) +
-               attempt.report->total_seconds};
-  if (start.last_beat) return End{static_cast<double>(*start.last_beat), Source::kBounded};
-  return std::nullopt;
-}
-
 class Rows {
  public:
   Rows(const GpusPerNode& gpus, Ledger& ledger) : gpus_(gpus), ledger_(ledger) {}
 
   // The rows of the starts. `outcome` is the attempt's.
   void add(const Attempt& attempt, Outcome outcome) {
-    if (!attempt.usage || attempt.usage->starts.empty()) return add_unrecorded(attempt, outcome);
+    if (!attempt.usage || (attempt.usage->starts.empty() && attempt.report))
+      return add_unrecorded(attempt, outcome);
     const std::vector<job::JobStart>& starts = attempt.usage->starts;
     for (size_t i = 0; i < starts.size(); ++i) {
       const bool is_last = i + 1 == starts.size();
       add_idle_before(starts[i], attempt);
       Row row = row_of(attempt, starts[i]);
       row.outcome = is_last ? outcome : Outcome::kLost;
-      const std::optional<End> end = end_of_work(starts[i], attempt, is_last);
+      const std::optional<job::WorkEnd> end = job::end_of_work(
+          starts[i],
+          is_last && attempt.report ? std::optional(attempt.report->total_seconds) : std::nullopt);
       if (end) {
         row.elapsed = duration(static_cast<double>(starts[i].start), end->seconds);
         row.end = our_time(end->seconds, *attempt.usage);
-        row.source = end->source;
+        row.source = end->is_bounded ? Source::kBounded : Source::kJob;
       }
       ledger_.rows.push_back(row);
       last_work_[{attempt.facility, starts[i].job}] = {ledger_.rows.back(), end};
@@ -208,7 +194,7 @@ class Rows {
 
   struct Work {
     Row row;
-    std::optional<End> end;
+    std::optional<job::WorkEnd> end;
   };
 
   const GpusPerNode& gpus_;

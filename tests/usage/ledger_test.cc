@@ -165,6 +165,15 @@ TEST(Ledger, HasTheIdleTimeOfAKeptAllocation) {
   EXPECT_EQ(ledger.total().starts, 2) << "idle time is no start";
 }
 
+// Its script writes its first line before anything else.
+TEST(Ledger, HasNoRowForAJobThatDidNotStart) {
+  TimedRun run;
+  run.plan(1, 1);
+  run.open(1, 0);
+  run.fail_with(1, 1, usage_of({}));
+  EXPECT_TRUE(run.ledger().rows.empty());
+}
+
 TEST(Ledger, TellsEvaluationsAndLostUpdatesApart) {
   TimedRun run;
   run.plan(1, 1);

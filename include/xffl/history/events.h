@@ -79,11 +79,13 @@ struct RunCancelled {};
 // The coordinator submits no job to the facility until FacilityResumed.
 struct FacilityPaused {
   std::string reason;
+  bool by_budget = false;  // the pause ends by itself when the budget allows the next submission
 };
 
 struct FacilityResumed {
-  // A user asked for further attempts: the facility gets a new budget in an unfinished round. Not
-  // set by earlier releases.
+  // A user asked for further attempts: the facility gets a new budget in an unfinished round, and
+  // after a pause by a budget of node-hours one submission beyond that budget. Not set by earlier
+  // releases.
   std::optional<bool> new_budget;
 };
 
@@ -147,6 +149,9 @@ struct Pushed {
 struct SubmitIntended {
   std::string job_name;
   std::string script_sha256;  // of job.sh
+  // The job's nodes, its walltime (0: no limit), and the time for which it keeps its nodes after
+  // its report; absent in journals of earlier releases.
+  std::optional<int64_t> nodes, walltime_s, keep_s;
 };
 
 // The scheduler has accepted the attempt's job.
@@ -163,6 +168,7 @@ struct AttemptFailed {
   std::optional<int64_t> steps;        // steps that a checkpoint holds; absent: none
   std::string output;                  // the end of the job's output; empty: there was no job
   std::optional<job::JobUsage> usage;  // absent: no job, or its times are not known
+  bool job_may_run = false;            // the scheduler does not know the job's end
 };
 
 // The coordinator is about to cancel the attempt's jobs.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,6 +17,7 @@
 #include "xffl/base/names.h"
 #include "xffl/history/events.h"
 #include "xffl/history/run_location.h"
+#include "xffl/history/spending.h"
 #include "xffl/history/store.h"
 #include "xffl/job/job_report.h"
 #include "xffl/plan/round_plan.h"
@@ -160,6 +162,10 @@ class RunHistory {
   /// Records the event durably and updates state(). `scope` is {} for an event of the whole run.
   /// Throws kCorrupt for an event that cannot have happened, without writing to the journal.
   void record(const EventScope& scope, const Event& event);
+  /// Records the event if `allows` returns true for the spending before it. No other event comes in
+  /// between.
+  bool record_if(const EventScope& scope, const Event& event,
+                 const std::function<bool(const Spending&)>& allows);
 
   /// The state with the rounds in memory only: the newest published round, its predecessor, and
   /// later rounds are among them.
@@ -167,6 +173,8 @@ class RunHistory {
   plan::Done done() const;
   RoundState round(int number) const;
   std::optional<std::string> paused(const FacilityName& name) const;
+  /// Of the whole run.
+  Spending spending() const;
   /// The reason why the facility's part of the round ends: it left the run at once
   /// (FacilityLeft::now).
   std::optional<std::string> departed(int round, const FacilityName& name) const;
@@ -207,6 +215,7 @@ class RunHistory {
     bool is_first_submission = false;
   };
 
+  void record_next(const EventScope& scope, const Event& event);
   void replay_stored(const StoredEvent& stored, std::set<int>& late);
   Change change_by(const RecordedEvent& recorded) const;
   void take(const RecordedEvent& recorded, Change change);
@@ -216,9 +225,10 @@ class RunHistory {
   RoundState load(int round, const std::string& facility) const;
 
   std::mutex writer_;         // one record() at a time; taken before mutex_
-  mutable std::mutex mutex_;  // run_state_, stored_rounds_; never held while the disk works
+  mutable std::mutex mutex_;  // the members below; never held while the disk works
   std::unique_ptr<Store> store_;
   RunState run_state_;
+  Spending spending_;
   std::map<int, StoredRound> stored_rounds_;
 };
 

@@ -41,9 +41,19 @@ struct JobUsage {
   /// The facility's clock minus this machine's in seconds, and the error of this difference;
   /// absent: not measured.
   std::optional<double> clock_offset, clock_error;
-  std::vector<JobStart> starts;  // in the order of the file
+  std::vector<JobStart> starts;  // in the order of the file; empty: the job did not start
   bool operator==(const JobUsage&) const = default;
 };
+
+// The end of an attempt's work in one start of its job.
+struct WorkEnd {
+  double seconds = 0;       // since 1970, by the facility's clock
+  bool is_bounded = false;  // a killed job's last heartbeat: the true end is at most 15 s later
+};
+/// The offer of the allocation, the script's end, or the end of the last rank. Without these times:
+/// the launch and `report_seconds`, which the coordinator may see before the script's next line, or
+/// the last heartbeat. None: not known.
+std::optional<WorkEnd> end_of_work(const JobStart& start, std::optional<double> report_seconds);
 
 /// The starts of `text`. Skips lines that it does not understand: a later script may write more,
 /// and a killed one may leave half a line. At most 1,000 starts.

@@ -1,0 +1,203 @@
+#include "xffl/history/spending.h"
+
+#include <gtest/gtest.h>
+
+namespace xffl::history {
+namespace {
+
+constexpr int64_t kBegin = 1'772'366'400;
+const FacilityName kAlba("alba"), kBrno("brno");
+
+job::JobStart start_at(int64_t seconds, int nodes = 2) {
+  job::JobStart start;
+  start.job = "41";
+  start.start = kBegin + seconds;
+  start.nodes = nodes;
+  return start;
+}
+job::JobStart ended(int64_t from, int64_t to) {
+  job::JobStart start = start_at(from);
+  start.end = kBegin + to;
+  return start;
+}
+
+// Jobs of two nodes and 1,000 s of walltime at alba: 2,000 node-seconds each.
+class SpendingTest : public testing::Test {
+ protected:
+  void add(const FacilityName& facility, int round, int attempt, const Event& event) {
+    spending_.add({.seq = 1,
+                   .time_utc = {},
+                   .scope = {.round = round, .facility = facility, .attempt = attempt},
+                   .event = event});
+  }
+  void intend(int round, int attempt = 1, int64_t keep_s = 0, const FacilityName& at = kAlba) {
+    add(at, round, attempt,
+        SubmitIntended{.job_name = "j",
+                       .script_sha256 = "s",
+                       .nodes = 2,
+                       .walltime_s = 1000,
+                       .keep_s = keep_s});
+  }
+  void submit(int round, int attempt, const std::string& job, const FacilityName& at = kAlba) {
+    add(at, round, attempt, Submitted{.job_id = JobId(job)});
+  }
+  void accept(int round, int attempt, const std::optional<job::JobUsage>& usage,
+              double report_seconds = 0) {
+    UpdateAccepted update;
+    update.report.total_seconds = report_seconds;
+    update.usage = usage;
+    add(kAlba, round, attempt, update);
+  }
+  void fail(int round, int attempt, const std::optional<job::JobUsage>& usage) {
+    add(kAlba, round, attempt, AttemptFailed{.reason = "r", .output = "", .usage = usage});
+  }
+  static job::JobUsage times(std::vector<job::JobStart> starts) {
+    return {.clock_offset = {}, .clock_error = {}, .starts = std::move(starts)};
+  }
+  double alba() const { return spending_.node_seconds(kAlba); }
+
+  Spending spending_;
+};
+
+TEST_F(SpendingTest, CountsTheWholeWalltimeFromTheIntentToTheEnd) {
+  EXPECT_EQ(alba(), 0);
+  intend(1);
+  EXPECT_EQ(alba(), 2000);
+  submit(1, 1, "41");
+  EXPECT_EQ(alba(), 2000);
+  accept(1, 1, times({ended(0, 100)}));
+  EXPECT_EQ(alba(), 200);
+  intend(2);
+  EXPECT_EQ(alba(), 2200);
+}
+
+TEST_F(SpendingTest, AddsTheFacilities) {
+  intend(1);
+  intend(1, 1, 0, kBrno);
+  EXPECT_EQ(spending_.node_seconds(kBrno), 2000);
+  EXPECT_EQ(spending_.node_seconds(), 4000);
+  EXPECT_EQ(spending_.node_seconds(FacilityName("cork")), 0);
+}
+
+TEST_F(SpendingTest, CountsAJobWithoutTimesAsAWholeWalltime) {
+  intend(1);
+  submit(1, 1, "41");
+  fail(1, 1, std::nullopt);
+  EXPECT_EQ(alba(), 2000) << "the facility did not answer";
+  intend(1, 2);
+  submit(1, 2, "42");
+  fail(1, 2, times({}));
+  EXPECT_EQ(alba(), 2000) << "a job that was cancelled in the queue used nothing";
+  intend(1, 3);
+  fail(1, 3, std::nullopt);
+  EXPECT_EQ(alba(), 2000) << "sbatch rejected the script: there was no job";
+  intend(1, 4);
+  submit(1, 4, "44");
+  accept(1, 4, std::nullopt, 300);
+  EXPECT_EQ(alba(), 4000) << "a job of another template, although it has a report";
+}
+
+TEST_F(SpendingTest, CountsEachStartOfARequeuedJob) {
+  intend(1);
+  submit(1, 1, "41");
+  job::JobStart killed = start_at(0);
+  killed.last_beat = kBegin + 60;
+  accept(1, 1, times({killed, ended(500, 600)}));
+  EXPECT_EQ(alba(), 2 * (60 + 15 + 100)) << "the killed start ran up to 15 s on";
+  intend(2);
+  submit(2, 1, "42");
+  fail(2, 1, times({start_at(0)}));
+  EXPECT_EQ(alba(), 350 + 2000) << "no end is known";
+}
+
+TEST_F(SpendingTest, CountsAJobOfUnknownEndAsAWholeWalltime) {
+  intend(1);
+  submit(1, 1, "41");
+  job::JobStart unseen = start_at(0);
+  unseen.last_beat = kBegin + 60;
+  add(kAlba, 1, 1,
+      AttemptFailed{.reason = "r", .output = "", .usage = times({unseen}), .job_may_run = true});
+  EXPECT_EQ(alba(), 2000) << "the controller forgot a job that runs on";
+}
+
+// A job that may still run counts as a whole.
+TEST_F(SpendingTest, CountsAnUnconfirmedCancellationAsAWholeWalltime) {
+  intend(1);
+  submit(1, 1, "41");
+  add(kAlba, 1, 1, CancelIntended{});
+  fail(1, 1, times({ended(0, 100)}));
+  EXPECT_EQ(alba(), 2000);
+  intend(2);
+  submit(2, 1, "42");
+  EXPECT_EQ(alba(), 4000);
+  add(kAlba, 1, 1, CancelConfirmed{});
+  EXPECT_EQ(alba(), 2200);
+  add(kAlba, 2, 1, CancelIntended{});
+  add(kAlba, 2, 1, CancelConfirmed{});
+  EXPECT_EQ(alba(), 2200) << "its times come with the failure";
+  fail(2, 1, times({ended(0, 50)}));
+  EXPECT_EQ(alba(), 300);
+}
+
+// One allocation of 1,000 s trains two rounds.
+TEST_F(SpendingTest, CountsAKeptAllocationOnce) {
+  intend(1, 1, 300);
+  submit(1, 1, "41");
+  job::JobStart first = start_at(0);
+  first.offered = kBegin + 100;
+  accept(1, 1, times({first}));
+  EXPECT_EQ(alba(), 2 * (100 + 300)) << "it may wait for its whole offer";
+  intend(2, 1, 300);
+  EXPECT_EQ(alba(), 800 + 2000) << "another job, or the same";
+  submit(2, 1, "41");
+  EXPECT_EQ(alba(), 2000) << "the same: one walltime";
+  job::JobStart second = ended(150, 250);
+  second.handover = 1;
+  accept(2, 1, times({second}));
+  EXPECT_EQ(alba(), 2 * 250) << "from its first start, with the idle time";
+}
+
+TEST_F(SpendingTest, KeepsTheOfferOfAnAllocationThatNoRoundTook) {
+  intend(1, 1, 5000);
+  submit(1, 1, "41");
+  job::JobStart first = start_at(0);
+  first.offered = kBegin + 100;
+  accept(1, 1, times({first}));
+  EXPECT_EQ(alba(), 2000) << "the walltime ends the offer";
+  intend(2);
+  submit(2, 1, "42");
+  accept(2, 1, times({ended(0, 10)}));
+  EXPECT_EQ(alba(), 2020);
+}
+
+TEST_F(SpendingTest, AJobOfAnEarlierReleaseCountsByItsTimes) {
+  add(kAlba, 1, 1, SubmitIntended{.job_name = "j", .script_sha256 = "s"});
+  submit(1, 1, "41");
+  EXPECT_EQ(alba(), 0);
+  accept(1, 1, times({ended(0, 100)}));
+  EXPECT_EQ(alba(), 200);
+}
+
+TEST_F(SpendingTest, AUserGrantsOneSubmissionAfterAPauseByABudget) {
+  const auto pause = [&](bool by_budget) {
+    add(kAlba, 0, 0, FacilityPaused{.reason = "r", .by_budget = by_budget});
+  };
+  pause(true);
+  EXPECT_TRUE(spending_.is_paused(kAlba));
+  add(kAlba, 0, 0, FacilityResumed{});
+  EXPECT_FALSE(spending_.is_paused(kAlba));
+  EXPECT_FALSE(spending_.may_exceed(kAlba)) << "the budget itself ended the pause";
+  pause(true);
+  add(kAlba, 0, 0, FacilityResumed{.new_budget = true});
+  EXPECT_TRUE(spending_.may_exceed(kAlba));
+  EXPECT_FALSE(spending_.may_exceed(kBrno));
+  intend(1);
+  EXPECT_FALSE(spending_.may_exceed(kAlba)) << "one submission";
+  pause(false);
+  EXPECT_FALSE(spending_.is_paused(kAlba));
+  add(kAlba, 0, 0, FacilityResumed{.new_budget = true});
+  EXPECT_FALSE(spending_.may_exceed(kAlba)) << "it was another pause";
+}
+
+}  // namespace
+}  // namespace xffl::history
