@@ -183,6 +183,18 @@ Field optimizer_key(std::span<const aggregate::ServerOptimizer> optimizers) {
   return key;
 }
 
+const FieldTable& budget_keys() {
+  static const FieldTable keys({
+      field("node_hours", &Budget::node_hours,
+            "the most node-hours of the jobs; a job whose whole walltime does not fit is not "
+            "submitted: the facility is paused; 0: no limit",
+            {.max = 1e12}),
+      field("warn_at", &Budget::warn_at, "the share of node_hours from which on the log warns",
+            {.max = 1}),
+  });
+  return keys;
+}
+
 const FieldTable& policy_keys() {
   using P = RoundPolicy;
   static const FieldTable keys({
@@ -234,6 +246,8 @@ const FieldTable& policy_keys() {
             "an update is rejected if the L2 norm of its change exceeds this multiple of its input "
             "model's norm; 0: no limit",
             {.max = 1e12}),
+      field("budget", &P::budget, "a limit on the node-hours of all facilities together",
+            {.table = &budget_keys(), .omit_default = true}),
   });
   return keys;
 }
@@ -312,6 +326,8 @@ std::vector<Field> job_keys(const QueueTexts& texts) {
       field("purge_after", &F::purge_after,
             "the age at which the site removes unused files under workdir; 0s: never, or not known",
             {.max = 3650 * kDay, .operational = true}),
+      field("budget", &F::budget, "a limit on the node-hours of its jobs in this run",
+            {.table = &budget_keys(), .omit_default = true, .operational = true}),
       field("template", &F::template_file, "your own job script template",
             {.default_text = "the scheduler's shipped template", .operational = true}),
       field("world_size", &F::world_size, "ranks of a job",

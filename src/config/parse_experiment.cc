@@ -134,6 +134,7 @@ class ExperimentReader {
       read_facilities(*facilities, defaults);
     check_adapters();
     check_policy();
+    check_budgets();
     check_hooks();
     return std::move(experiment_);
   }
@@ -270,6 +271,21 @@ class ExperimentReader {
     std::vector<std::string> modules = lora.target_modules;
     std::sort(modules.begin(), modules.end());
     return modules;
+  }
+
+  // Without a walltime, no job fits into a budget.
+  void check_budgets() {
+    const bool total = experiment_.policy.budget.node_hours > 0;
+    for (Facility& facility : experiment_.facilities) {
+      const bool own = facility.budget.node_hours > 0;
+      facility.may_requeue = !own && !total;
+      if (facility.may_requeue || facility.shape().walltime.count() > 0) continue;
+      reader_.problem(
+          reader_.mark(own ? "facilities." + facility.name.str() + ".budget" : "policy.budget"),
+          "a budget of node-hours needs jobs with a walltime, and those of '" +
+              facility.name.str() +
+              "' have none (scheduler: " + std::string(facility.scheduler.manager().name) + ")");
+    }
   }
 
   void check_hooks() {

@@ -85,7 +85,9 @@ void StepInProgress::record_failure(std::optional<AttemptFailure> failure) {
   record(history::AttemptFailed{.reason = failure->reason,
                                 .counts_as_attempt = failure->counts_as_attempt,
                                 .steps = failure->steps,
-                                .output = {}});
+                                .output = {},
+                                .usage = {},
+                                .job_may_run = failure->job_may_run});
   forget_attempt();
   failure->fatal ? give_up(failure->reason) : enter(Idle{});
 }

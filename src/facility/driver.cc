@@ -14,6 +14,7 @@
 #include "action_limit.h"
 #include "site.h"
 #include "xffl/base/log.h"
+#include "xffl/facility/budget.h"
 #include "xffl/remote/stop_scope.h"
 
 namespace xffl::facility {
@@ -25,6 +26,7 @@ FacilityPolicy policy_of(const Context& context, const plan::RoundPlan& plan,
   FacilityPolicy policy = facility_policy(
       context.experiment, context.experiment.facility(facility.facility), settle_time);
   policy.seed = context.identity.secret + "/" + facility.facility.str();
+  policy.evaluates = plan.evaluates;
   const history::FacilityState before = context.history.facility(plan.round - 1, facility.facility);
   if (before.accepted && !plan.evaluates)
     policy.expected_training =
@@ -100,8 +102,9 @@ class FacilityDriver::Impl {
     begin(stop);
     Step next = resume();
     for (int failures = 0;;) {
-      if (const auto problem = keep_all(next.records)) {
-        pause_after(*problem, ++failures, stop);
+      const Kept kept = keep_all(next.records);
+      if (kept.problem) pause_after(*kept.problem, ++failures, stop);
+      if (!kept.all) {
         next = resume();
         continue;
       }
@@ -112,7 +115,7 @@ class FacilityDriver::Impl {
       if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
       context_.history.check_writer();
       const Event event = perform(next.action, stop);
-      next = step(policy_, std::move(next.machine), event, now());
+      next = step(policy_, std::move(next.machine), event, now_with_budget());
     }
     const history::FacilityState state = known();
     if (next.machine.link.last_error.empty()) keep_metrics(state);
@@ -283,6 +286,16 @@ class FacilityDriver::Impl {
     now.left = context_.history.departed(plan_.round, facility_.facility);
     return now;
   }
+  /// Before a step, which may end in a submission.
+  Now now_with_budget() const {
+    Now now = this->now();
+    if (!has_budget()) return now;
+    const history::Spending spending = context_.history.spending();
+    now.over_budget = over_budget(context_.experiment, site_.settings, spending);
+    now.paused_by_budget = spending.is_paused(facility_.facility);
+    return now;
+  }
+  bool has_budget() const { return !site_.settings.may_requeue; }
   // Notes an earlier coordinator's submission, because the limits of actions ask twice a second,
   // and the history copies the whole round.
   std::optional<Clock::MonotonicTime> first_submission() const {
@@ -316,25 +329,30 @@ class FacilityDriver::Impl {
   /// The machine's first step from the state in the journal.
   Step resume() const {
     return step(policy_, FacilityMachine{.known = known(), .phase = {}, .link = {}, .memory = {}},
-                Resumed{}, now());
+                Resumed{}, now_with_budget());
   }
 
-  /// Returns the error of this machine that left the rest of the records unwritten: a full disk or
-  /// no free file descriptor, which may pass. An error of the journal itself throws.
-  std::optional<std::string> keep_all(const std::vector<Record>& records) {
+  struct Kept {
+    bool all = true;
+    std::optional<std::string> problem{};
+  };
+  /// Writes the records up to an error of this machine (a full disk, no free file descriptor),
+  /// which may pass, or to a submission that a job of another facility has pushed over the run's
+  /// budget. An error of the journal itself throws.
+  Kept keep_all(const std::vector<Record>& records) {
     for (const Record& record : records) {
       history::Event event = record.event;
       try {
         complete(record.attempt, event);
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::kIo) throw;
-        return error.what();
+        return {false, error.what()};
       } catch (const std::filesystem::filesystem_error& error) {
-        return error.what();
+        return {false, error.what()};
       }
-      keep(record.attempt, event);
+      if (!keep(record.attempt, event)) return {false, {}};
     }
-    return std::nullopt;
+    return {};
   }
 
   void pause_after(const std::string& problem, int failures, std::stop_token stop) {
@@ -346,8 +364,8 @@ class FacilityDriver::Impl {
       context_.services.clock.sleep(kLatePause, std::move(stop));  // sleep() no longer pauses
   }
 
-  /// Records and logs a complete event.
-  void keep(int attempt, const history::Event& event) {
+  /// Records and logs a complete event. False, with no effect: the budget no longer allows it.
+  bool keep(int attempt, const history::Event& event) {
     if (std::holds_alternative<history::Submitted>(event) &&
         context_.history.round(plan_.round).first_submission_utc.empty())
       context_.first_submissions.note(plan_.round, context_.services.clock.monotonic());
@@ -355,11 +373,37 @@ class FacilityDriver::Impl {
     if (is_update)
       context_.acceptance_times.note(plan_.round, facility_.facility, attempt,
                                      context_.services.clock.monotonic());
-    const bool is_run_event = std::holds_alternative<history::FacilityPaused>(event);
-    context_.history.record(
-        is_run_event ? history::EventScope{.facility = facility_.facility} : scope(attempt), event);
+    const bool is_run_event = std::holds_alternative<history::FacilityPaused>(event) ||
+                              std::holds_alternative<history::FacilityResumed>(event);
+    const bool is_submission = std::holds_alternative<history::SubmitIntended>(event);
+    const history::EventScope where =
+        is_run_event ? history::EventScope{.facility = facility_.facility} : scope(attempt);
+    if (is_submission && has_budget()) {
+      const bool is_recorded =
+          context_.history.record_if(where, event, [&](const history::Spending& spending) {
+            return !over_budget(context_.experiment, site_.settings, spending);
+          });
+      if (!is_recorded) return false;
+      warn_of_budget();
+    } else {
+      context_.history.record(where, event);
+    }
     log_event(attempt, event);
     if (is_update) announce_update();
+    return true;
+  }
+
+  /// Logs once in this coordinator that a budget is nearly used.
+  void warn_of_budget() {
+    const history::Spending spending = context_.history.spending();
+    const auto warn = [&](const std::string& key, const config::Budget& budget, double seconds) {
+      const auto text = budget_warning(budget, seconds);
+      if (text && context_.budget_warnings.is_first(key))
+        log::warning("a budget is nearly used", {{"budget", key}, {"spending", *text}});
+    };
+    warn("facilities." + facility_.facility.str() + ".budget", site_.settings.budget,
+         spending.node_seconds(facility_.facility));
+    warn("policy.budget", context_.experiment.policy.budget, spending.node_seconds());
   }
 
   void announce_update() {
@@ -437,7 +481,12 @@ class FacilityDriver::Impl {
       log::warning("facility paused: user action needed",
                    {facility,
                     {"reason", paused->reason},
-                    {"continue", "xffl resume " + facility_.facility.str()}});
+                    {"continue", (paused->by_budget ? "raise the budget in xffl.yaml, or for one "
+                                                      "more job: "
+                                                    : "") +
+                                     ("xffl resume " + facility_.facility.str())}});
+    if (std::holds_alternative<history::FacilityResumed>(event))
+      log::info("the budget allows the facility's next job", {facility});
     if (const auto* update = std::get_if<history::UpdateAccepted>(&event)) log_accepted(*update);
   }
 

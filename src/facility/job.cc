@@ -48,7 +48,8 @@ submit::JobRequest FacilityJob::request(int attempt) const {
   return {.name = name({site_.plan.round, attempt}),
           .script = {},
           .folder = site_.folder(attempt),
-          .kept_allocation = kept_allocation(attempt)};
+          .kept_allocation = kept_allocation(attempt),
+          .may_requeue = site_.settings.may_requeue};
 }
 
 submit::SubmittedJob FacilityJob::submitted(int attempt, const JobId& job) const {
@@ -60,7 +61,14 @@ submit::SubmittedJob FacilityJob::submitted(int attempt, const JobId& job) const
 history::SubmitIntended FacilityJob::prepare_submission(int attempt) {
   const std::string text = script(attempt);
   site_.context.history.write_file(site_.archive() / "job.sh", text);
-  return {.job_name = name({site_.plan.round, attempt}), .script_sha256 = sha256_hex(text)};
+  const submit::JobShape shape = site_.settings.shape();
+  const bool keeps =
+      next_attempt_folder(site_.context.experiment, site_.facility, site_.plan.round).has_value();
+  return {.job_name = name({site_.plan.round, attempt}),
+          .script_sha256 = sha256_hex(text),
+          .nodes = shape.nodes,
+          .walltime_s = shape.walltime.count(),
+          .keep_s = keeps ? shape.keep_allocation.count() : 0};
 }
 
 JobId FacilityJob::submit(int attempt, std::stop_token stop) {

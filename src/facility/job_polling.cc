@@ -40,7 +40,8 @@ AttemptFailure failure_without_report(const JobStatus& end, const history::Attem
   if (end.state == JobState::kUnknown)
     return {.reason =
                 "the scheduler no longer knows job " + attempt.job_id + ", and there is no report",
-            .counts_as_attempt = false};
+            .counts_as_attempt = false,
+            .job_may_run = true};
   switch (end.cause) {
     case EndCause::kInfrastructure:
     case EndCause::kWalltime:

@@ -75,6 +75,7 @@ submit::ScriptValues queue_values(const config::Facility& facility, const std::s
                                 .job_name = job_name,
                                 .folder = folder,
                                 .next_folder = next_folder,
+                                .may_requeue = facility.may_requeue,
                                 .modules = modules,
                                 .image = image,
                                 .trainer = trainer_command(facility, folder, programs),

@@ -38,7 +38,8 @@ std::optional<job::JobUsage> JobTraces::usage(int attempt) {
     const std::array times{remote::FileQuery{.name = "times", .max_bytes = job::kMaxTimesBytes}};
     job::JobUsage usage;
     usage.starts = job::parse_job_times(site_.session->look(claim, times).front().bytes);
-    if (usage.starts.empty()) return std::nullopt;
+    // A site's own template may not write the times. The shipped one writes them first.
+    if (usage.starts.empty() && !site_.settings.template_file.empty()) return std::nullopt;
     read_beats(claim, usage.starts);
     if (const auto clock = site_.scheduler->clock_offset()) {
       usage.clock_offset = clock->offset;

@@ -91,7 +91,8 @@ const std::vector<Row>& rows() {
           moves<Idle>(kTimeIsUp, {to<Finished>()}),
 
           on<Pushing, Pushed>(),
-          moves<Pushing>(kNextAction, {to<Submitting>("pushed")}),
+          moves<Pushing>(kNextAction,
+                         {to<Submitting>("pushed"), to<Closing>("evaluation over the budget")}),
           moves<Pushing>(kTimeIsUp, {to<Closing>()}),
 
           on<Submitting, Submitted>({to<Polling>()}),
@@ -177,8 +178,13 @@ void StepInProgress::on(Idle&, const Resumed&) {
 }
 
 std::optional<Action> StepInProgress::next(Idle&) {
-  if (paused_) return wait_for_user();
-  if (!known_.attempts.empty() && attempt().cancel_intended)
+  const bool has_jobs_to_cancel = !known_.attempts.empty() && attempt().cancel_intended;
+  if (policy_.evaluates && now_.over_budget && !has_jobs_to_cancel) {
+    give_up(*now_.over_budget);
+    return std::nullopt;
+  }
+  if ((paused_ || !has_jobs_to_cancel) && must_wait_to_submit()) return wait_for_user();
+  if (has_jobs_to_cancel)
     enter(Closing{});
   else
     open_attempt();
@@ -186,7 +192,11 @@ std::optional<Action> StepInProgress::next(Idle&) {
 }
 
 std::optional<Action> StepInProgress::next(Pushing&) {
-  if (paused_) return wait_for_user();
+  if (policy_.evaluates && now_.over_budget) {
+    close({.reason = *now_.over_budget, .counts_as_attempt = false, .fatal = true});
+    return std::nullopt;
+  }
+  if (must_wait_to_submit()) return wait_for_user();
   if (!attempt().pushed) return Push{attempt().number};
   record(history::SubmitIntended{});
   enter(Submitting{});
@@ -237,6 +247,20 @@ void StepInProgress::wait_for_credential(const AuthRequired& required) {
 Action StepInProgress::wait_for_user() {
   no_outage();
   return sleep(policy_.poll_interval);
+}
+
+// Ahead of a submission and of its push. A budget pauses the facility, and ends its own pause. The
+// evaluation of the last model does not wait for a user.
+bool StepInProgress::must_wait_to_submit() {
+  if (!paused_ && now_.over_budget) {
+    records_.push_back(
+        {0, history::FacilityPaused{.reason = *now_.over_budget, .by_budget = true}});
+    paused_ = true;
+  } else if (paused_ && now_.paused_by_budget && !now_.over_budget) {
+    records_.push_back({0, history::FacilityResumed{}});
+    paused_ = false;
+  }
+  return paused_;
 }
 
 // The machine waits for a user, and not for the facility.

@@ -80,6 +80,7 @@ class StepInProgress {
   void retry_later(const Unreachable& unreachable);
   void wait_for_credential(const AuthRequired& required);
   Action wait_for_user();
+  bool must_wait_to_submit();
   void no_outage();
   Sleep sleep(Nanoseconds duration) const;
 

@@ -61,7 +61,7 @@ void add_resources(const SlurmSettings& settings, Options& options) {
 }  // namespace
 
 std::vector<std::string> slurm_options(const SlurmSettings& settings, const std::string& job_name,
-                                       const RemotePath& folder) {
+                                       const RemotePath& folder, bool may_requeue) {
   Options options;
   options.add("job-name", job_name);
   options.add("chdir", folder.str());
@@ -69,7 +69,7 @@ std::vector<std::string> slurm_options(const SlurmSettings& settings, const std:
   options.all.push_back("--open-mode=append");  // a requeued or duplicate job keeps the output
   options.all.push_back("--input=/dev/null");
   options.all.push_back("--export=NONE");  // independent of the submitter's environment
-  options.all.push_back("--requeue");
+  options.all.push_back(may_requeue ? "--requeue" : "--no-requeue");
   // A duplicate job, submitted because the first answer was lost, waits until the first job ends.
   options.all.push_back("--dependency=singleton");
   if (settings.warning.count() > 0)

@@ -110,7 +110,8 @@ std::vector<std::string> slurm_launch(const ScriptRequest& request) {
 ScriptValues slurm_values(const ScriptRequest& request) {
   const SlurmSettings& slurm = request.settings.as<SlurmSettings>();
   const auto& next = request.next_folder;
-  return {.values = {{"options", slurm_options(slurm, request.job_name, request.folder)},
+  return {.values = {{"options",
+                      slurm_options(slurm, request.job_name, request.folder, request.may_requeue)},
                      {"modules", request.modules},
                      {"launch", slurm_launch(request)},
                      {"next_folder", next ? next->str() : ""},

@@ -63,7 +63,8 @@ class SlurmScheduler final : public Scheduler {
     if (!is_plain_name(request.name) || request.folder.empty() || request.script.empty())
       throw Error(ErrorKind::kConfig, "a Slurm job needs a plain name, a folder and a script");
     if (request.kept_allocation && take(request, stop)) return request.kept_allocation->job;
-    const auto argv = submit_command(slurm_options(settings_, request.name, request.folder), false);
+    const auto argv = submit_command(
+        slurm_options(settings_, request.name, request.folder, request.may_requeue), false);
     const Submission submission =
         read_submission(session_->run(argv, request.script, settings_.command_timeout, stop));
     if (submission.kind != Submission::Kind::kAccepted) throw_rejected(submission, request.name);
@@ -237,7 +238,8 @@ std::shared_ptr<Scheduler> make_slurm_scheduler(SlurmSettings settings,
 
 TestOnly test_only(remote::Session& session, const SlurmSettings& settings,
                    const JobRequest& request, std::stop_token stop) {
-  const auto argv = submit_command(slurm_options(settings, request.name, request.folder), true);
+  const auto argv = submit_command(
+      slurm_options(settings, request.name, request.folder, request.may_requeue), true);
   const auto answer = session.run(argv, request.script, settings.command_timeout, stop);
   const std::string text = one_line(answer.err.empty() ? answer.out : answer.err);
   const bool accepted = answer.exit_code == 0;

@@ -7,6 +7,7 @@ namespace xffl::config {
 namespace {
 
 using test::error_of;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
@@ -96,6 +97,32 @@ policy: {on_missing: skip, quorum: 1, quorum_grace: 45m, deadline: 24h, max_atte
   EXPECT_EQ(experiment.policy,
             (RoundPolicy{OnMissing::kSkip, 1, std::chrono::minutes(45), std::chrono::hours(24), 3,
                          std::chrono::milliseconds(250), 5}));
+}
+
+TEST(ParseExperiment, ReadsBudgets) {
+  const auto budgets = [](const std::string& facility, const std::string& policy) {
+    return parse(
+        "project: p\nmodel: /m\ntraining: {steps_per_round: 1}\n" + policy +
+        "facilities:\n  a: {scheduler: slurm, slurm: {time: 2h}, " + facility +
+        "data: {train: t}}\n  b: {scheduler: slurm, slurm: {time: 1h}, data: {train: t}}\n");
+  };
+  const Experiment none = budgets("", "");
+  EXPECT_EQ(none.policy.budget, Budget{});
+  EXPECT_TRUE(none.facilities[0].may_requeue);
+  const Experiment one = budgets("budget: {node_hours: 100, warn_at: 0.5}, ", "");
+  EXPECT_EQ(one.facilities[0].budget, (Budget{100, 0.5}));
+  EXPECT_FALSE(one.facilities[0].may_requeue);
+  EXPECT_TRUE(one.facilities[1].may_requeue);
+  const Experiment all = budgets("", "policy: {budget: {node_hours: 2.5}}\n");
+  EXPECT_EQ(all.policy.budget, (Budget{2.5, 0.8}));
+  EXPECT_FALSE(all.facilities[0].may_requeue);
+  EXPECT_FALSE(all.facilities[1].may_requeue);
+}
+
+TEST(ParseExperiment, ABudgetNeedsJobsWithAWalltime) {
+  EXPECT_THAT(problems(small_with("rounds: 3", "rounds: 3\npolicy: {budget: {node_hours: 9}}")),
+              AllOf(HasSubstr("error: a budget of node-hours needs jobs with a walltime"),
+                    HasSubstr("(scheduler: process)")));
 }
 
 TEST(ParseExperiment, ReadsTheLimitsOfTheCoordinatorsDisk) {

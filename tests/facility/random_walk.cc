@@ -19,7 +19,8 @@ struct Overloaded : Cases... {
 
 class Walk {
  public:
-  explicit Walk(uint64_t seed) : random_(seed) {
+  explicit Walk(uint64_t seed) : random_(seed), budget_random_(seed), has_budget_(seed % 10 == 0) {
+    policy_.evaluates = seed % 20 == 0;
     policy_.seed = "s";
     policy_.max_attempts = 1 + pick(3);
     policy_.rerun_budget = pick(4);
@@ -43,6 +44,8 @@ class Walk {
       else
         began_ = now_.time;
       if (chance(pause_)) now_.paused = now_.paused ? std::nullopt : std::optional("a user");
+      if (has_budget_ && budget_random_() % 20 == 0)
+        now_.over_budget = now_.over_budget ? std::nullopt : std::optional("spent");
       const Phase before = machine.phase;
       Step next = step(policy_, std::move(machine), event, now_);
       on_step(before, event, next);
@@ -50,8 +53,11 @@ class Walk {
         if (std::holds_alternative<history::Submitted>(record.event) &&
             !now_.since_first_submission)
           now_.since_first_submission = Nanoseconds(0);
-        if (std::holds_alternative<history::FacilityPaused>(record.event))
+        if (const auto* paused = std::get_if<history::FacilityPaused>(&record.event)) {
           now_.paused = "cancelled";
+          now_.paused_by_budget = paused->by_budget;
+        }
+        if (std::holds_alternative<history::FacilityResumed>(record.event)) now_.paused.reset();
       }
       machine = std::move(next.machine);
       if (std::holds_alternative<Finish>(next.action)) {
@@ -143,7 +149,8 @@ class Walk {
     return polled;
   }
 
-  std::mt19937_64 random_;
+  std::mt19937_64 random_, budget_random_;  // budgets leave the other choices as they are
+  bool has_budget_;
   FacilityPolicy policy_;
   Now now_;
   Nanoseconds began_{0};

@@ -67,7 +67,26 @@ bool SimulatedFacility::has_earlier_twin(const Job& job) const {
   });
 }
 
+void SimulatedFacility::leave_node(const Job& job, Nanoseconds when) {
+  held_ += when - job.began_at;
+}
+
+double SimulatedFacility::node_seconds() const {
+  Nanoseconds sum = held_;
+  for (const Job& job : jobs_)
+    if (job.phase == Job::Phase::kRunning) sum += std::max(now_, job.began_at) - job.began_at;
+  return std::chrono::duration<double>(sum).count();
+}
+
+job::JobUsage SimulatedFacility::usage(int round, int attempt) const {
+  const auto found = starts_.find({round, attempt});
+  job::JobUsage usage;
+  if (found != starts_.end()) usage.starts = found->second;
+  return usage;
+}
+
 void SimulatedFacility::begin(Job& job) {
+  if (job.phase != Job::Phase::kRunning) job.began_at = job.starts_at;
   job.phase = Job::Phase::kRunning;
   const Key key{job.round, job.attempt};
   if (job.stays) {  // requeued, and its allocation was not taken
@@ -83,6 +102,11 @@ void SimulatedFacility::begin(Job& job) {
     return;
   }
   job.claims = true;
+  job::JobStart start;
+  start.job = job.id().str();
+  start.start = std::chrono::floor<seconds>(job.starts_at).count();
+  start.handover = job.handovers;
+  starts_[key].push_back(start);
   // Once in a round: the next attempt's model was compared.
   if (job.attempt == 1 && happens(faults_.not_unpacked)) {
     not_unpacked_.insert(key);
@@ -128,7 +152,7 @@ void SimulatedFacility::choose_fate(Job& job) {
 void SimulatedFacility::finish(Job& job) {
   if (job.stays) {
     OfferState& offer = offers_.at({job.round, job.attempt});
-    if (job.requeues)
+    if (job.requeues && faults_.requeued > 0)
       ;  // the offer waits with it in the queue
     else if (happens(faults_.stay_dies))
       job.end = {
@@ -136,7 +160,15 @@ void SimulatedFacility::finish(Job& job) {
     else
       offer = OfferState::kClosed;
   }
-  if (job.claims && job.requeues) {
+  const int64_t ended = std::chrono::ceil<seconds>(job.ends_at).count();
+  leave_node(job, job.ends_at);
+  job::JobStart* start = nullptr;
+  if (job.claims && !job.stays) start = &starts_.at({job.round, job.attempt}).back();
+  if (start && !job.reports && job.end.cause == EndCause::kInfrastructure)
+    start->last_beat = ended - static_cast<int64_t>(job.number % 15);
+  else if (start)
+    start->trained = start->end = ended;
+  if (job.claims && job.requeues && faults_.requeued > 0) {
     job.phase = Job::Phase::kQueued;
     job.starts_at = job.ends_at + between(seconds(1), hours(2));
     return;
@@ -151,6 +183,10 @@ void SimulatedFacility::finish(Job& job) {
 }
 
 void SimulatedFacility::stay(Job& job) {
+  held_ -= job.ends_at - job.began_at;  // it holds its node on
+  job::JobStart& start = starts_.at({job.round, job.attempt}).back();
+  start.offered = start.end;
+  start.end.reset();
   job.phase = Job::Phase::kRunning;
   job.stays = true;
   job.reports = false;
@@ -180,6 +216,7 @@ std::optional<JobId> SimulatedFacility::take_offer(int round, Nanoseconds now) {
   taken.stays = taken.claims = false;
   taken.round = round;
   taken.attempt = 1;
+  ++taken.handovers;
   ++taken_;
   if (taken.phase == Job::Phase::kRunning) {
     taken.starts_at = now;
@@ -289,6 +326,10 @@ facility::Event SimulatedFacility::do_it(const Action& action, int round, Nanose
   if (const auto* it = std::get_if<CancelJob>(&action)) {
     if (Job* cancelled = job(it->job); cancelled && cancelled->phase != Job::Phase::kOver) {
       told_to_end_.insert(it->job);
+      if (cancelled->phase == Job::Phase::kRunning) leave_node(*cancelled, now);
+      if (cancelled->phase == Job::Phase::kRunning && cancelled->claims && !cancelled->stays)
+        starts_.at({cancelled->round, cancelled->attempt}).back().end =
+            std::chrono::ceil<seconds>(now).count();
       cancelled->phase = Job::Phase::kOver;
       cancelled->purged_at = now + seconds(300);
       cancelled->end = {.state = JobState::kCancelled, .native = "CANCELLED"};

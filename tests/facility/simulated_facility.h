@@ -64,6 +64,11 @@ class SimulatedFacility {
   }
   /// The coordinator has cancelled it while it waited or ran.
   bool was_told_to_end(const JobId& job) const { return told_to_end_.contains(job); }
+  /// Seconds for which its jobs have held their node until now.
+  double node_seconds() const;
+  int jobs() const { return static_cast<int>(jobs_.size()); }
+  /// The times that the attempt's job has written, as the driver reads them.
+  job::JobUsage usage(int round, int attempt) const;
   /// Jobs that could not unpack their model.
   int not_unpacked() const { return static_cast<int>(not_unpacked_.size()); }
 
@@ -74,6 +79,8 @@ class SimulatedFacility {
     int named_round = 0, named_attempt = 0;  // which it was submitted for
     enum class Phase { kQueued, kRunning, kOver } phase = Phase::kQueued;
     Nanoseconds visible_at{0}, starts_at{0}, ends_at{0}, purged_at{0};
+    Nanoseconds began_at{0};  // its allocation
+    int handovers = 0;
     submit::JobStatus end;
     bool reports = false, continues = false, requeues = false, claims = false, forgotten = false;
     bool stays = false;  // has reported and waits for the next round's first attempt
@@ -95,6 +102,7 @@ class SimulatedFacility {
   void close_unwanted_offers();
   void enqueue(int round, int attempt, Nanoseconds now, Nanoseconds visible_after);
   void begin(Job& job);
+  void leave_node(const Job& job, Nanoseconds when);
   void choose_fate(Job& job);
   void finish(Job& job);
   bool has_earlier_twin(const Job& job) const;
@@ -112,6 +120,8 @@ class SimulatedFacility {
   std::map<Key, Answer> reports_;
   std::set<Key> not_unpacked_;
   std::map<int, int> trainings_;
+  std::map<Key, std::vector<job::JobStart>> starts_;
+  Nanoseconds held_{0};  // by jobs that are over
   bool stays_;
   int taken_ = 0;
   std::map<Key, OfferState> offers_;  // by the attempt that was reported on

@@ -9,8 +9,10 @@
 
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
+#include "xffl/facility/budget.h"
 #include "xffl/facility/kept_allocation.h"
 #include "xffl/job/job_report.h"
+#include "xffl/submit/slurm.h"
 
 namespace xffl::test {
 namespace {
@@ -27,6 +29,8 @@ constexpr int kMaxFailuresWithoutPause =
     3;  // a pause is optional, and an end by time is recorded once
 constexpr auto kPause = seconds(1);
 constexpr auto kAfterDeadline = minutes(10);  // to tell a facility, and to end
+
+constexpr auto kKeep = hours(6);  // the longest wait of a job that stays
 
 struct Killed {};
 
@@ -54,14 +58,21 @@ class Federation {
     policy_.quorum = waits ? 0 : static_cast<int>(random_() % 3);
     policy_.quorum_grace = minutes(waits ? 30 : random_() % 600);
     const size_t count = 1 + random_() % 3;
+    if (options.budgets) options_.faults.requeued = 0;
+    if (options.budgets && seed % 2 == 0) {  // all jobs need about their walltimes
+      options_.faults.stays = 0;
+      walltime_ = hours(3);
+    }
     for (size_t i = 0; i < count; ++i) {
       names_.emplace_back("f" + std::to_string(i));
       simulated_.push_back(
-          std::make_unique<SimulatedFacility>(random_, options.faults, policy_.settle_time));
+          std::make_unique<SimulatedFacility>(random_, options_.faults, policy_.settle_time));
       simulated_.back()->fences_work = options.fences_work;
+      spent_in_excess_.push_back(0);
       // Three of four facilities have validation sets, if anybody asks at the end.
       measures_.push_back(seed % 2 == 0 && (seed / 2 + i) % 4 != 0);
     }
+    if (options.budgets) set_budgets(seed);
   }
 
   SimulationResult run() {
@@ -79,6 +90,74 @@ class Federation {
   }
 
  private:
+  // --- Budgets ---
+
+  // Of one or two walltimes at some facilities, and of some walltimes in all.
+  void set_budgets(uint64_t seed) {
+    for (size_t i = 0; i < names_.size(); ++i) {
+      config::Facility facility;
+      facility.name = names_[i];
+      facility.scheduler = submit::QueueSettings("slurm");
+      facility.scheduler.as<submit::SlurmSettings>().time = walltime_;
+      if ((seed + i) % 3 != 0)
+        facility.budget.node_hours =
+            static_cast<double>(walltime_.count()) * static_cast<double>(1 + (seed / 3 + i) % 2);
+      experiment_.facilities.push_back(facility);
+    }
+    if (seed % 5 < 2)
+      experiment_.policy.budget.node_hours =
+          static_cast<double>(walltime_.count()) * static_cast<double>(1 + seed % 4);
+  }
+  size_t index_of(const FacilityName& name) const {
+    return static_cast<size_t>(std::find(names_.begin(), names_.end(), name) - names_.begin());
+  }
+  // The facts that the driver adds to a record.
+  void complete(const Slot& slot, int round, int attempt, history::Event& event) {
+    if (!options_.budgets) return;
+    if (auto* intended = std::get_if<history::SubmitIntended>(&event)) {
+      intended->nodes = 1;
+      intended->walltime_s = seconds(walltime_).count();
+      intended->keep_s = seconds(kKeep).count();
+    }
+    if (auto* failed = std::get_if<history::AttemptFailed>(&event))
+      if (random_() % 10 != 0) failed->usage = usage(slot, round, attempt);
+    if (auto* accepted = std::get_if<history::UpdateAccepted>(&event))
+      accepted->usage = usage(slot, round, attempt);
+  }
+  job::JobUsage usage(const Slot& slot, int round, int attempt) {
+    job::JobUsage usage = slot.services->usage(round, attempt);
+    for (job::JobStart& start : usage.starts)
+      if (!start.trained && !start.last_beat)  // it runs
+        start.last_beat = std::max(start.start, std::chrono::floor<seconds>(now_).count() -
+                                                    static_cast<int64_t>(random_() % 15));
+    return usage;
+  }
+  // Somebody raises the budget of a facility that waits for it.
+  void raise_budgets() {
+    for (config::Facility& facility : experiment_.facilities)
+      if (spending_.is_paused(facility.name) && facility.budget.node_hours > 0)
+        facility.budget.node_hours += static_cast<double>(walltime_.count());
+    if (experiment_.policy.budget.node_hours > 0)
+      experiment_.policy.budget.node_hours += static_cast<double>(walltime_.count());
+  }
+  // Jobs that leave at once, and times in whole seconds, take 3 s each at most.
+  void judge_the_budgets() {
+    if (!options_.budgets) return;
+    double total = 0, allowed_in_all = experiment_.policy.budget.node_hours * 3600;
+    for (size_t i = 0; i < names_.size(); ++i) {
+      const double used = simulated_[i]->node_seconds() - 3.0 * simulated_[i]->jobs();
+      const double limit = experiment_.facilities[i].budget.node_hours * 3600;
+      total += used;
+      allowed_in_all += spent_in_excess_[i];
+      if (limit > 0 && used > limit + spent_in_excess_[i])
+        result_.violation = names_[i].str() + " has used " + std::to_string(used / 3600) +
+                            " node-hours of " + std::to_string(limit / 3600);
+    }
+    if (experiment_.policy.budget.node_hours > 0 && total > allowed_in_all)
+      result_.violation = "the run has used " + std::to_string(total / 3600) + " node-hours of " +
+                          std::to_string(allowed_in_all / 3600);
+  }
+
   // --- The journal ---
 
   void append(const history::EventScope& scope, const history::Event& event) {
@@ -87,7 +166,9 @@ class Federation {
     stored.time_utc =
         format_utc(Clock::UtcTime(std::chrono::duration_cast<Clock::UtcTime::duration>(now_)));
     trace("  " + stored.kind, stored.facility, stored.payload.substr(0, 160));
-    apply(run_state_, decode(stored));
+    const history::RecordedEvent recorded = decode(stored);
+    apply(run_state_, recorded);
+    spending_.add(recorded);
     events_.push_back(std::move(stored));
     if (dies(options_.kill / 10)) throw Killed{};
   }
@@ -104,14 +185,20 @@ class Federation {
 
   void restart(bool by_a_person) {
     run_state_ = history::replay(events_);
+    spending_ = {};
+    for (const history::StoredEvent& event : events_) spending_.add(decode(event));
+    if (run_state_.completed) return;
     const double kill = std::exchange(options_.kill, 0);
     if (by_a_person)
       append({}, history::RunStopped{.kind = std::string(to_string(ErrorKind::kFailed)),
                                      .reason = "the round failed"});
     append({}, history::RunResumed{.keeps_budgets = true});
     if (by_a_person)
-      for (const FacilityName& name : names_)
+      for (const FacilityName& name : names_) {
         append({.facility = name}, history::FacilityResumed{.new_budget = true});
+        if (spending_.may_exceed(name))
+          spent_in_excess_[index_of(name)] += static_cast<double>(seconds(walltime_).count());
+      }
     options_.kill = kill;
     if (!by_a_person) return;
     ++result_.resumes;
@@ -130,6 +217,10 @@ class Federation {
     if (const auto why = departed.find(slot.name); why != departed.end()) now.left = why->second;
     if (const auto why = run_state_.paused.find(slot.name); why != run_state_.paused.end())
       now.paused = why->second;
+    if (options_.budgets && options_.obeys_budgets)
+      now.over_budget =
+          over_budget(experiment_, experiment_.facilities[index_of(slot.name)], spending_);
+    now.paused_by_budget = spending_.is_paused(slot.name);
     return now;
   }
 
@@ -156,14 +247,20 @@ class Federation {
 
   void take(Slot& slot, int round, const facility::Event& event) {
     const Now seen = view(slot, round);
-    Step next = step(policy_, std::move(slot.machine), event, seen);
+    FacilityPolicy policy = policy_;
+    policy.evaluates = round > kRounds;
+    Step next = step(policy, std::move(slot.machine), event, seen);
     if (options_.on_step) options_.on_step(event, next);
-    for (const Record& record : next.records) {
+    for (Record& record : next.records) {
       if (std::holds_alternative<history::AttemptOpened>(record.event))
         judge_the_budget(slot, round);
       if (const auto* failed = std::get_if<history::AttemptFailed>(&record.event))
         judge_the_failure(slot, round, record.attempt, *failed);
-      const bool of_the_run = std::holds_alternative<history::FacilityPaused>(record.event);
+      const auto* paused = std::get_if<history::FacilityPaused>(&record.event);
+      result_.budget_pauses += paused && paused->by_budget;
+      const bool of_the_run =
+          paused || std::holds_alternative<history::FacilityResumed>(record.event);
+      complete(slot, round, record.attempt, record.event);
       append({.round = of_the_run ? 0 : round, .facility = slot.name, .attempt = record.attempt},
              record.event);
     }
@@ -195,7 +292,8 @@ class Federation {
                           "'s scheduler is queried twice without a pause: it is " +
                           describe(slot.machine);
     slot.queried = queries;
-    if (seen.paused && std::holds_alternative<Submit>(*slot.action))
+    const bool is_paused = seen.paused && (!seen.paused_by_budget || seen.over_budget);
+    if (is_paused && std::holds_alternative<Submit>(*slot.action))
       result_.violation = slot.name.str() + " is paused and gets a job";
   }
   // A round that continues without late facilities does so soon after its deadline, unless none was
@@ -292,6 +390,7 @@ class Federation {
     }
     now_ = std::max(now_, next->at);
     judge_the_time(*next, round);
+    judge_the_budgets();
     people_look();
     people_change_members(slots, round);
     const bool killed = dies(options_.kill);
@@ -355,7 +454,9 @@ class Federation {
     if (now_ < *look_at_) return;
     look_at_.reset();
     ++result_.resumes;
-    append({.facility = run_state_.paused.begin()->first}, history::FacilityResumed{});
+    const FacilityName name = run_state_.paused.begin()->first;
+    if (spending_.is_paused(name)) return raise_budgets();
+    append({.facility = name}, history::FacilityResumed{});
   }
 
   void publish(int round) {
@@ -487,7 +588,11 @@ class Federation {
   std::vector<bool> measures_;  // by facility: takes part in the evaluation
   std::vector<history::StoredEvent> events_;
   history::RunState run_state_;
-  Nanoseconds departed_at_{0};                          // the last departure at once
+  history::Spending spending_;
+  config::Experiment experiment_;        // with budgets
+  hours walltime_{48};                   // longer than three trainings and their waits
+  std::vector<double> spent_in_excess_;  // by facility: node-seconds that users granted
+  Nanoseconds departed_at_{0};           // the last departure at once
   Nanoseconds now_{seconds(1'767'225'600)}, began_{0};  // the coordinator, in this round
   std::optional<Nanoseconds> look_at_;
   int steps_ = 0;

@@ -23,6 +23,7 @@ struct SimulationResult {
   int not_unpacked = 0;       // jobs that could not unpack their model
   int pauses = 0;             // by users, after a failed submission
   int departures = 0;         // by users, of whom some end the present round's part at once
+  int budget_pauses = 0;      // by budgets of node-hours
   int without_late = 0;       // rounds that ended after their quorum, without another facility
   std::chrono::hours simulated{0};
 };
@@ -34,6 +35,8 @@ struct SimulationOptions {
   double leave = 0.0005;  // per action: a user lets a facility leave the run, or join it again
   bool fences_work = true;
   bool deadlines = true;
+  bool budgets = false;  // of node-hours; Slurm then requeues no job
+  bool obeys_budgets = true;
   std::ostream* trace = nullptr;  // every action and record, to understand a seed
   // Changes the coordinator's observations, to show that the oracle notices a wrong coordinator.
   std::function<facility::Event(facility::Event)> distort;

@@ -53,12 +53,35 @@ TEST_P(SimulatedFaults, EveryPromiseHolds) {
 }
 INSTANTIATE_TEST_SUITE_P(Block, SimulatedFaults, testing::Range<uint64_t>(0, kBlocks));
 
+class SimulatedBudgets : public testing::TestWithParam<uint64_t> {};
+
+// No facility and no run uses more node-hours than its budget, beyond the jobs that users grant.
+TEST_P(SimulatedBudgets, AreNeverOverspent) {
+  SimulationOptions options;
+  options.budgets = true;
+  int64_t pauses = 0, taken = 0;
+  const uint64_t seeds = num_seeds(2'000) / kBlocks;
+  const uint64_t first = GetParam() * seeds + 1;
+  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+    const SimulationResult result = simulate(seed, options);
+    ASSERT_EQ(result.violation, "") << "seed " << seed;
+    pauses += result.budget_pauses;
+    taken += result.taken;
+  }
+  std::cout << seeds << " federations with budgets, " << pauses << " pauses by them, " << taken
+            << " kept allocations taken\n";
+  EXPECT_GT(pauses, static_cast<int64_t>(seeds / 4));
+  EXPECT_GT(taken, static_cast<int64_t>(seeds / 20));
+}
+INSTANTIATE_TEST_SUITE_P(Block, SimulatedBudgets, testing::Range<uint64_t>(0, kBlocks));
+
 // XFFL_SEED=229 prints the decisions of that seed.
 TEST(Simulation, ShowsASeed) {
   const char* seed = std::getenv("XFFL_SEED");
   if (!seed) GTEST_SKIP() << "XFFL_SEED names no seed to show";
   SimulationOptions options;
   options.trace = &std::cout;
+  options.budgets = std::getenv("XFFL_BUDGETS") != nullptr;
   EXPECT_EQ(simulate(std::strtoull(seed, nullptr, 10), options).violation, "");
 }
 
@@ -98,6 +121,13 @@ TEST(Simulation, TheOracleNoticesMissingFences) {
   wrong.fences_work = false;
   wrong.faults.submit_stalls = 0.6;
   wrong.faults.submit_refused = 0.1;
+  EXPECT_GT(violations(wrong), 0);
+}
+
+TEST(Simulation, TheOracleNoticesSpendingBeyondABudget) {
+  SimulationOptions wrong;
+  wrong.budgets = true;
+  wrong.obeys_budgets = false;
   EXPECT_GT(violations(wrong), 0);
 }
 

@@ -10,6 +10,7 @@
 #include "small_federation.h"
 #include "support/fake_session.h"
 #include "support/thrown.h"
+#include "xffl/facility/budget.h"
 #include "xffl/facility/driver.h"
 #include "xffl/facility/job_script.h"
 #include "xffl/facility/kept_allocation.h"
@@ -41,13 +42,14 @@ const std::vector<Section> kSections = {{"policy.", "PolicyKey"},
                                         {"facilities.<facility>.slurm.", "SlurmKey"},
                                         {"facilities.<facility>.transfer.", "TransferKey"}};
 
-// "max_attempts" -> "MaxAttempts".
+// "max_attempts" -> "MaxAttempts", "budget.warn_at" -> "BudgetWarnAt".
 std::string test_name(const std::string& key) {
   std::string name;
   bool upper = true;
   for (const char c : key) {
-    if (c != '_') name += upper ? static_cast<char>(std::toupper(c)) : c;
-    upper = c == '_';
+    const bool ends_word = c == '_' || c == '.';
+    if (!ends_word) name += upper ? static_cast<char>(std::toupper(c)) : c;
+    upper = ends_word;
   }
   return name;
 }
@@ -117,6 +119,37 @@ TEST_F(PolicyKey, Quorum) {
   EXPECT_THAT(
       test::message_of(ErrorKind::kFailed, [&] { run_with("on_missing: skip, quorum: 2"); }),
       HasSubstr("1 of 2 updates, 2 needed"));
+}
+
+// Both facilities submit at the same moment; the job of either one fits, and not both.
+TEST_F(PolicyKey, BudgetNodeHours) {
+  facility_keys_ = "scheduler: slurm, slurm: {nodes: 2, time: 1h}, ";
+  const std::string policy = "on_missing: skip, deadline: 2h, evaluate_last: false";
+  EXPECT_EQ(run_with(policy + ", budget: {node_hours: 3.9}").rounds_published, 1);
+  EXPECT_EQ(jobs_of("alba").size() + jobs_of("brno").size(), 1u);
+  const history::RunState state = history::read_newest(run_folder().journal());
+  int missing = 0;
+  for (const auto& [name, facility] : state.rounds.at(1).facilities)
+    if (facility.missing) ++missing;
+  EXPECT_EQ(missing, 1) << "the paused facility does not hold up the round";
+  ASSERT_EQ(state.paused.size(), 1u);
+  EXPECT_EQ(state.paused.begin()->second,
+            "policy.budget.node_hours is 3.90: the jobs so far need 2.00 node-hours, and the whole "
+            "walltime of the next job 2.00");
+  std::filesystem::remove_all(run_folder().path());
+  EXPECT_EQ(run_with(policy + ", budget: {node_hours: 4}").rounds_published, 1);
+  EXPECT_EQ(jobs_of("alba").size() + jobs_of("brno").size(), 3u);
+}
+
+TEST_F(PolicyKey, Budget) { EXPECT_EQ(experiment("").policy.budget, config::Budget{}); }
+
+TEST_F(PolicyKey, BudgetWarnAt) {
+  facility_keys_ = "scheduler: slurm, slurm: {nodes: 2, time: 1h}, ";
+  const config::Budget budget =
+      experiment("policy: {budget: {node_hours: 10, warn_at: 0.3}}\n").policy.budget;
+  EXPECT_FALSE(facility::budget_warning(budget, 2.9 * 3600));
+  EXPECT_EQ(facility::budget_warning(budget, 3 * 3600),
+            "3.00 of 10.0 node-hours are used or reserved by jobs");
 }
 
 TEST_F(PolicyKey, QuorumGrace) {

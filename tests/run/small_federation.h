@@ -157,6 +157,9 @@ class SmallFederation : public testing::Test {
     std::string text = yaml(sections, rounds);
     if (has_cork_)
       text += "  cork: {trainer: {command: [/bin/true]}, data: {train: [/data/x.tokens]}}\n";
+    for (size_t at = 0; (at = text.find("{trainer:", at)) != std::string::npos;
+         at += facility_keys_.size() + 1)
+      text.insert(at + 1, facility_keys_);
     return config::parse_experiment(text, "xffl.yaml", folder_.path());
   }
 
@@ -200,7 +203,8 @@ class SmallFederation : public testing::Test {
   FakeClock clock_;
   std::stop_source stop_;
   facility::Observer observer_;
-  bool has_cork_ = false;  // a third facility
+  bool has_cork_ = false;      // a third facility
+  std::string facility_keys_;  // further keys of each facility, such as "scheduler: process, "
   // Called in a facility's thread, at the beginning of its part of a round.
   std::function<void(const std::string&)> on_begin_;
   std::function<void(const job::JobSpec&)> on_submit_;  // called at each submission

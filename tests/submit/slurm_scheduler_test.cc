@@ -12,9 +12,11 @@ namespace xffl::submit {
 namespace {
 
 using remote::CommandResult;
+using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 const std::string kName = "xffl-p-0001-r0001-a-a1";
 const RemotePath kFolder("/scratch/me/a1");
@@ -299,6 +301,14 @@ TEST_F(SlurmScheduler, TestOnlyReturnsTheEstimateOrTheReason) {
   EXPECT_THAT(last_, Contains("--test-only"));
   says("sbatch", {1, "", "allocation failure: Invalid partition name specified\n"});
   EXPECT_FALSE(test_only(*session_, settings_, request, {}).accepted);
+}
+
+TEST(SlurmOptions, AJobUnderABudgetIsNotRequeued) {
+  const RemotePath folder("/a");
+  EXPECT_THAT(slurm_options({}, "xffl-a", folder),
+              AllOf(Contains("--requeue"), Not(Contains("--no-requeue"))));
+  EXPECT_THAT(slurm_options({}, "xffl-a", folder, false),
+              AllOf(Contains("--no-requeue"), Not(Contains("--requeue"))));
 }
 
 TEST(SlurmOptions, NoValueAddsAnOption) {

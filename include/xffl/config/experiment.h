@@ -71,6 +71,14 @@ struct Image {
   bool operator==(const Image&) const = default;
 };
 
+// A limit on the node-hours of the jobs, which the coordinator checks before each submission
+// (docs/operator/budgets.md).
+struct Budget {
+  double node_hours = 0;  // 0: no limit
+  double warn_at = 0.8;   // the share of the limit from which on the log warns
+  bool operator==(const Budget&) const = default;
+};
+
 struct Facility {
   FacilityName name;
   AccessKind access = AccessKind::kLocal;
@@ -82,7 +90,11 @@ struct Facility {
   RemotePath workdir;                   // holds xffl's files at the facility
   std::chrono::seconds purge_after{0};  // the site removes files unused for this time; 0: unknown
   std::filesystem::path template_file;  // on this machine; empty: the shipped template of its kind
-  int world_size = 1;                   // ranks of a job: nodes * tasks_per_node of shape()
+  Budget budget;                        // of this facility's jobs in the run
+  // The queue manager may start a job again by itself, for a node's failure. With a budget of the
+  // facility or the run it may not: each start of a job needs its own check.
+  bool may_requeue = true;
+  int world_size = 1;  // ranks of a job: nodes * tasks_per_node of shape()
   std::vector<std::string>
       trainer_command;  // empty: the built-in trainer; else argv, "--job <job.json>" is appended
   std::string trainer_program;  // built-in trainer at the facility; empty: the program beside this
@@ -142,6 +154,7 @@ struct RoundPolicy {
   // L2 norm of an update's change over that of its base; 0: no limit.
   // docs/decisions/0015-the-default-of-max-change.md has measurements.
   double max_change = 10;
+  Budget budget;  // of the whole run
 
   /// The deadline in effect; 0: none.
   std::chrono::seconds round_deadline() const {

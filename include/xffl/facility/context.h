@@ -5,7 +5,9 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <stop_token>
+#include <string>
 #include <utility>
 
 #include "xffl/aggregate/aggregate.h"
@@ -103,6 +105,19 @@ class ModelNorms {
   double norm_ = 0;
 };
 
+// The warnings that this coordinator has logged. Thread-safe.
+class LoggedOnce {
+ public:
+  bool is_first(const std::string& what) {
+    const std::lock_guard lock(mutex_);
+    return logged_.insert(what).second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> logged_;
+};
+
 struct Context {
   const config::Experiment& experiment;
   const history::RunFolder& folder;
@@ -116,6 +131,7 @@ struct Context {
   AcceptanceTimes acceptance_times{};
   RoundChanges round_changes{};
   std::atomic<int> quorum_logged{0};  // the last round whose quorum is in the log
+  LoggedOnce budget_warnings{};       // by the budget's key
   SpareMemory spare{};                // from earlier rounds' files
   ModelNorms norms{};
   PackedModels packed{history::work_suffix(history.epoch())};

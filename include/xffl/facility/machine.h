@@ -45,6 +45,7 @@ struct FacilityPolicy : config::RoundPolicy {
   std::chrono::milliseconds settle_time{0};
   std::optional<std::chrono::seconds> expected_training;  // of the previous round
   std::string seed;                                       // seeds the jitter of retries
+  bool evaluates = false;                                 // the round only measures the last model
 };
 
 // The driver's inputs to a step besides the event.
@@ -54,6 +55,9 @@ struct Now {
   std::optional<Nanoseconds> since_quorum{};          // since the round has enough updates
   std::optional<std::string> paused;                  // the reason why a user paused the facility
   std::optional<std::string> left{};  // the reason why the facility left the run at once
+  // The reason why the facility's next job exceeds a budget (over_budget()).
+  std::optional<std::string> over_budget{};
+  bool paused_by_budget = false;  // `paused` is a budget's pause, and not a user's
 };
 
 // --- Actions ---------------------------------------------------------------------------------
@@ -172,6 +176,7 @@ struct AttemptFailure {
   bool pauses_facility = false;      // a user cancelled the job: ask before the next attempt
   bool best_effort_cleanup = false;  // the facility gets one chance to answer each step
   bool final_poll = false;           // check for the report once more after the fence
+  bool job_may_run = false;          // the scheduler does not know the job's end
 };
 
 // The job that the machine polls.

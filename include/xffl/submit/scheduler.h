@@ -81,6 +81,7 @@ struct JobRequest {
   std::string script;  // rendered
   RemotePath folder;   // the attempt's folder: working directory, output file, claim
   std::optional<KeptAllocation> kept_allocation{};
+  bool may_requeue = true;  // the scheduler may start the job again by itself
 };
 
 // A job's output file in its attempt's folder, for every scheduler.

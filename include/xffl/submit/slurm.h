@@ -57,10 +57,11 @@ std::string validate_srun_option(std::string_view option);
 
 /// Returns every option of the job, such as "--nodes=2", in a fixed order. sbatch receives the
 /// options and the script contains the same options, so that a script submitted by hand is the same
-/// job. Throws kConfig for a value that no directive can hold (blanks, quotes, line breaks), for
+/// job. With `may_requeue` Slurm starts the job again after a node's failure or a preemption.
+/// Throws kConfig for a value that no directive can hold (blanks, quotes, line breaks), for
 /// options in `extra` that xffl sets, and for a folder that cannot stand in a directive.
 std::vector<std::string> slurm_options(const SlurmSettings& settings, const std::string& job_name,
-                                       const RemotePath& folder);
+                                       const RemotePath& folder, bool may_requeue = true);
 
 /// submit() throws kBusy for a temporary rejection without a job, kConfig for a permanent
 /// rejection, and kRemote for any other answer than a bare id. find() and query() count only this

@@ -37,6 +37,7 @@ struct ScriptRequest {
   std::string job_name;
   RemotePath folder;                      // the attempt's folder
   std::optional<RemotePath> next_folder;  // of the round that may use a kept allocation
+  bool may_requeue = true;                // the queue manager may start the job again by itself
   std::vector<std::string> modules;       // a line of shell for each environment module
   std::vector<std::string> image;         // starts `trainer` in its image; empty: no image
   std::vector<std::string> trainer;       // one rank
