@@ -2,6 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "support/temp_dir.h"
+#include "xffl/history/run_history.h"
+
 namespace xffl::history {
 namespace {
 
@@ -197,6 +204,35 @@ TEST_F(SpendingTest, AUserGrantsOneSubmissionAfterAPauseByABudget) {
   EXPECT_FALSE(spending_.is_paused(kAlba));
   add(kAlba, 0, 0, FacilityResumed{.new_budget = true});
   EXPECT_FALSE(spending_.may_exceed(kAlba)) << "it was another pause";
+}
+
+// Each facility asks whether none has paused yet, and then pauses.
+TEST(RunHistoryRecordIf, NoEventComesBetweenTheQuestionAndTheRecord) {
+  const test::TempDir folder;
+  RunHistory history(folder / "journal.db");
+  history.record({}, RunCreated{.run = RunName("0001"),
+                                .project = "p",
+                                .secret = std::string(32, '1'),
+                                .tag = "12345678",
+                                .config_sha256 = "c"});
+  std::vector<FacilityName> names;
+  for (char c = 'a'; c <= 'h'; ++c) names.emplace_back(std::string("site-") + c);
+  std::atomic<int> recorded{0};
+  const auto pause = [&](const FacilityName& name) {
+    const auto none_has = [&](const Spending& spending) {
+      return std::none_of(names.begin(), names.end(),
+                          [&](const FacilityName& each) { return spending.is_paused(each); });
+    };
+    if (history.record_if({.facility = name}, FacilityPaused{.reason = "r", .by_budget = true},
+                          none_has))
+      ++recorded;
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (const FacilityName& name : names) threads.emplace_back([&] { pause(name); });
+  }
+  EXPECT_EQ(recorded, 1);
+  EXPECT_EQ(history.state().paused.size(), 1u);
 }
 
 }  // namespace
