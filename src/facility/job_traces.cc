@@ -37,9 +37,9 @@ std::optional<job::JobUsage> JobTraces::usage(int attempt) {
     const RemotePath claim = site_.folder(attempt) / plan::kClaimFolder;
     const std::array times{remote::FileQuery{.name = "times", .max_bytes = job::kMaxTimesBytes}};
     job::JobUsage usage;
-    usage.starts = job::parse_job_times(site_.session->look(claim, times).front().bytes);
-    // A site's own template may not write the times. The shipped one writes them first.
-    if (usage.starts.empty() && !site_.settings.template_file.empty()) return std::nullopt;
+    const remote::FileView file = site_.session->look(claim, times).front();
+    usage.starts = job::parse_job_times(file.bytes);
+    if (usage.starts.empty() && (file.info || !never_started(attempt))) return std::nullopt;
     read_beats(claim, usage.starts);
     if (const auto clock = site_.scheduler->clock_offset()) {
       usage.clock_offset = clock->offset;
@@ -51,6 +51,14 @@ std::optional<job::JobUsage> JobTraces::usage(int attempt) {
                {site_.name_field(), {"attempt", attempt}, {"problem", error.what()}});
     return std::nullopt;
   }
+}
+
+// Without the file of the times: the shipped template writes it first, a site's own one may not.
+// The site may also have removed the whole folder.
+bool JobTraces::never_started(int attempt) const {
+  if (!site_.settings.template_file.empty()) return false;
+  const std::array job{remote::FileQuery{.name = std::string(plan::kJobFile), .max_bytes = 0}};
+  return site_.session->look(site_.folder(attempt), job).front().info.has_value();
 }
 
 // The last heartbeat of a start that did not end by itself.

@@ -263,6 +263,7 @@ class JobTraces {
   void keep_metrics(int attempt);
 
  private:
+  bool never_started(int attempt) const;
   void read_beats(const RemotePath& claim, std::vector<job::JobStart>& starts) const;
   bool copy_metrics(const RemotePath& from, const std::filesystem::path& work) const;
 
