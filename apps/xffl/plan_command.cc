@@ -1,4 +1,6 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 
@@ -14,6 +16,7 @@
 #include "xffl/config/load.h"
 #include "xffl/facility/job_script.h"
 #include "xffl/facility/model_bytes.h"
+#include "xffl/history/spending.h"
 #include "xffl/history/store.h"
 #include "xffl/plan/round_plan.h"
 #include "xffl/run/federation.h"
@@ -37,6 +40,15 @@ struct FacilityPlan {
   double idle_node_hours = 0;  // part of node_hours, at most: the kept allocation
   int jobs_left = 0;           // including this job and the last model's evaluation
   std::string answer;          // the scheduler's
+};
+
+// A budget of node-hours, and the jobs that still fit.
+struct BudgetForecast {
+  std::string key;  // "policy.budget"
+  double node_hours = 0;
+  double spent = 0;  // in node-hours: used, or reserved by jobs
+  double next = 0;   // of one round's jobs, at most
+  double left() const { return std::max(0.0, node_hours - spent); }
 };
 
 // Throws when `xffl run` would submit nothing.
@@ -96,6 +108,38 @@ DiskForecast disk_forecast(const config::Experiment& experiment) {
   return {.kept = forecast(experiment.policy), .all = forecast(all)};
 }
 
+history::Spending spending_of(const ProjectOptions& options) {
+  history::Spending spending;
+  if (options.run.empty() && !history::latest_run(options.runs())) return spending;
+  for (const history::StoredEvent& event : history::read_events(options.existing_run().journal()))
+    spending.add(history::decode(event));
+  return spending;
+}
+
+std::vector<BudgetForecast> forecast_budgets(const ProjectOptions& options,
+                                             const config::Experiment& experiment,
+                                             const std::vector<FacilityPlan>& plans) {
+  constexpr double kHour = 3600;
+  const history::Spending spending = spending_of(options);
+  std::vector<BudgetForecast> budgets;
+  double round = 0;
+  for (const FacilityPlan& plan : plans) {
+    const config::Facility& facility = experiment.facility(FacilityName(plan.name));
+    round += plan.node_hours;
+    if (facility.budget.node_hours > 0)
+      budgets.push_back({.key = "facilities." + plan.name + ".budget",
+                         .node_hours = facility.budget.node_hours,
+                         .spent = spending.node_seconds(facility.name) / kHour,
+                         .next = plan.node_hours});
+  }
+  if (experiment.policy.budget.node_hours > 0)
+    budgets.push_back({.key = "policy.budget",
+                       .node_hours = experiment.policy.budget.node_hours,
+                       .spent = spending.node_seconds() / kHour,
+                       .next = round});
+  return budgets;
+}
+
 std::vector<FacilityPlan> make_plans(const PlanFlags& flags, const config::Experiment& experiment) {
   const history::RunState run_state = state_to_continue(flags.project, experiment);
   require_model(experiment);
@@ -104,8 +148,9 @@ std::vector<FacilityPlan> make_plans(const PlanFlags& flags, const config::Exper
   facility::Services services =
       facility::make_services(clock, experiment.project_folder, login_prompt());
   std::vector<FacilityPlan> plans;
-  const bool evaluates =
-      experiment.policy.evaluate_last && run_state.done().rounds_published >= experiment.rounds;
+  const plan::Done done = run_state.done();
+  const bool is_last = done.stop_rule_met || done.rounds_published >= experiment.rounds;
+  const bool evaluates = experiment.policy.evaluate_last && is_last;
   for (const config::Facility& facility : experiment.facilities) {
     if (!plan::is_member(run_state.done(), facility.name) ||
         (evaluates && facility.validation.empty()))
@@ -119,7 +164,7 @@ std::vector<FacilityPlan> make_plans(const PlanFlags& flags, const config::Exper
                     facility.transfer.pack != config::PackModels::kNever && plan.script.round > 1;
     if (plan.push_bytes > 0 && plan.script.round == 1) plan.push_bytes += bytes.adapted;
     if (!plan.script.evaluates) plan.fetch_bytes = bytes.update;
-    plan.jobs_left = std::max(0, experiment.rounds - plan.script.round + 1) +
+    plan.jobs_left = (is_last ? 0 : experiment.rounds - plan.script.round + 1) +
                      (experiment.policy.evaluate_last && !facility.validation.empty() ? 1 : 0);
     const submit::JobShape shape = facility.shape();
     plan.scheduler = facility.scheduler.manager().name;
@@ -151,7 +196,18 @@ void print(const DiskForecast& disk) {
   std::printf("\n");
 }
 
-void print(const std::vector<FacilityPlan>& plans, const config::Experiment& experiment) {
+void print(const BudgetForecast& budget) {
+  std::printf("%s: %.2f of %.2f node-hours are used or reserved; ", budget.key.c_str(),
+              budget.spent, budget.node_hours);
+  if (budget.next > budget.left())
+    std::printf("the next round does not fit\n");
+  else
+    std::printf("%.0f more rounds fit with whole walltimes\n",
+                std::floor(budget.left() / budget.next));
+}
+
+void print(const std::vector<FacilityPlan>& plans, const std::vector<BudgetForecast>& budgets,
+           const config::Experiment& experiment) {
   double node_hours = 0;
   for (const FacilityPlan& plan : plans) {
     node_hours += plan.node_hours * plan.jobs_left;
@@ -170,11 +226,13 @@ void print(const std::vector<FacilityPlan>& plans, const config::Experiment& exp
     std::printf("\n  %s\n", log::printable(plan.answer, 400).c_str());
   }
   if (node_hours > 0) std::printf("at most %.1f node-hours to the end of the run\n", node_hours);
+  for (const BudgetForecast& budget : budgets) print(budget);
   print(disk_forecast(experiment));
   std::printf("nothing was submitted; `xffl render FACILITY` shows a job's script\n");
 }
 
-void print_json(const std::vector<FacilityPlan>& plans) {
+void print_json(const std::vector<FacilityPlan>& plans,
+                const std::vector<BudgetForecast>& budgets) {
   Json json = {{"schema", 1}, {"facilities", Json::array()}};
   for (const FacilityPlan& plan : plans)
     json["facilities"].push_back({{"facility", plan.name},
@@ -188,6 +246,12 @@ void print_json(const std::vector<FacilityPlan>& plans) {
                                   {"node_hours", plan.node_hours},
                                   {"idle_node_hours", plan.idle_node_hours},
                                   {"answer", log::printable(plan.answer, 2000)}});
+  json["budgets"] = Json::array();
+  for (const BudgetForecast& budget : budgets)
+    json["budgets"].push_back({{"key", budget.key},
+                               {"node_hours", budget.node_hours},
+                               {"spent_node_hours", budget.spent},
+                               {"round_node_hours", budget.next}});
   std::printf("%s\n", json.dump(2).c_str());
 }
 
@@ -240,9 +304,10 @@ void add_plan(CLI::App& app) {
   command->callback([flags] {
     const config::Experiment experiment = config::load_experiment(flags->project.project);
     const std::vector<FacilityPlan> plans = make_plans(*flags, experiment);
-    if (flags->json) return print_json(plans);
+    const std::vector<BudgetForecast> budgets = forecast_budgets(flags->project, experiment, plans);
+    if (flags->json) return print_json(plans, budgets);
     std::fputs(not_asked(flags->project, experiment).c_str(), stdout);
-    print(plans, experiment);
+    print(plans, budgets, experiment);
   });
 }
 

@@ -195,6 +195,26 @@ const FieldTable& budget_keys() {
   return keys;
 }
 
+const FieldTable& stop_keys() {
+  using S = StopRules;
+  static const FieldTable keys({
+      field("no_better_for", &S::no_better_for,
+            "the rounds without a lower mean validation loss after which the run completes; 0: no "
+            "rule",
+            {.max = 1e6}),
+      field("loss_below", &S::loss_below,
+            "the run completes below this mean validation loss, in nats; 0: no rule", {.max = 1e6}),
+      field("gain_per_node_hour", &S::gain_per_node_hour,
+            "the run completes when its last three measured rounds lowered the mean validation "
+            "loss by fewer nats per node-hour; 0: no rule",
+            {.max = 1e6}),
+      field("wall_clock", &S::wall_clock,
+            "the time from the run's creation after which it completes; 0s: no rule",
+            {.max = 3650 * kDay}),
+  });
+  return keys;
+}
+
 const FieldTable& policy_keys() {
   using P = RoundPolicy;
   static const FieldTable keys({
@@ -248,6 +268,9 @@ const FieldTable& policy_keys() {
             {.max = 1e12}),
       field("budget", &P::budget, "a limit on the node-hours of all facilities together",
             {.table = &budget_keys(), .omit_default = true}),
+      field("stop_when", &P::stop_when,
+            "rules that complete the run before its last round; compared after each round",
+            {.table = &stop_keys(), .omit_default = true}),
   });
   return keys;
 }
@@ -430,13 +453,16 @@ const FieldTable& observe_keys() {
 
 const FieldTable& hook_keys() {
   static const FieldTable keys({
-      field("on", &Hooks::on, "the events after which the program starts",
-            {.pattern = "(run_stopped|run_completed|run_cancelled|run_resumed|facility_paused|"
-                        "facility_resumed|facility_missing|facility_left|facility_joined|"
-                        "published|attempt_failed|update_lost)",
-             .shape = "an event: run_stopped, run_completed, run_cancelled, run_resumed, "
-                      "facility_paused, facility_resumed, facility_missing, facility_left, "
-                      "facility_joined, published, attempt_failed or update_lost"}),
+      field(
+          "on", &Hooks::on, "the events after which the program starts",
+          {.pattern =
+               "(run_stopped|run_completed|run_cancelled|run_resumed|stop_rule_met|"
+               "facility_paused|facility_resumed|facility_missing|facility_left|facility_joined|"
+               "published|attempt_failed|update_lost)",
+           .shape =
+               "an event: run_stopped, run_completed, run_cancelled, run_resumed, "
+               "stop_rule_met, facility_paused, facility_resumed, facility_missing, facility_left, "
+               "facility_joined, published, attempt_failed or update_lost"}),
       field("command", &Hooks::command,
             "the program and its arguments, without a shell; it gets the event as JSON on its "
             "standard input"),

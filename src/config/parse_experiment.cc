@@ -135,6 +135,7 @@ class ExperimentReader {
     check_adapters();
     check_policy();
     check_budgets();
+    check_stop_rules();
     check_hooks();
     return std::move(experiment_);
   }
@@ -286,6 +287,15 @@ class ExperimentReader {
               facility.name.str() +
               "' have none (scheduler: " + std::string(facility.scheduler.manager().name) + ")");
     }
+  }
+
+  void check_stop_rules() {
+    if (!experiment_.policy.stop_when.need_validation()) return;
+    for (const Facility& facility : experiment_.facilities)
+      if (!facility.validation.empty()) return;
+    reader_.problem(reader_.mark("policy.stop_when"),
+                    "the rules on the loss need a validation set: no facility has "
+                    "'data.validation'");
   }
 
   void check_hooks() {

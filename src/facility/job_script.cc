@@ -143,6 +143,7 @@ RenderedScript render_script(const config::Experiment& experiment,
   if (done.model_sha256.empty()) done.model_sha256 = std::string(64, '0');
   if (adapts && done.adapted_sha256.empty()) done.adapted_sha256 = std::string(64, '1');
   if (round) {
+    if (*round <= done.rounds_published) done.stop_rule_met = false;
     done.rounds_published = *round - 1;
     done.run_completed = false;
     const auto planned = run_state.rounds.find(*round);

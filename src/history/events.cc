@@ -72,6 +72,8 @@ constexpr std::tuple kKinds{
                      required("reason", &RunStopped::reason)),
     kind<RunCompleted>("run_completed", written("model_sha256", &RunCompleted::model_sha256)),
     kind<RunCancelled>("run_cancelled"),
+    kind<StopRuleMet>("stop_rule_met", required("rule", &StopRuleMet::rule),
+                      required("reason", &StopRuleMet::reason)),
     kind<FacilityPaused>("facility_paused", required("reason", &FacilityPaused::reason),
                          if_set("by_budget", &FacilityPaused::by_budget)),
     kind<FacilityResumed>("facility_resumed", if_set("new_budget", &FacilityResumed::new_budget)),

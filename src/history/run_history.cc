@@ -139,6 +139,11 @@ class RunProjection {
     run_state_.stopped.reset();
     run_state_.cancelled = true;
   }
+  void take(const StopRuleMet& met) {
+    if (run_state_.rounds.contains(run_state_.done().rounds_published + 1))
+      reject(where_, "the next round was planned");
+    run_state_.stop_rule = met;
+  }
   void take(const FacilityPaused& paused) { run_state_.paused[facility_name()] = paused.reason; }
   void take(const FacilityResumed& resumed) {
     run_state_.paused.erase(facility_name());
@@ -262,6 +267,7 @@ std::vector<std::string> RoundState::participant_names() const {
 
 plan::Done RunState::done() const {
   plan::Done done{0, initial_sha256, {}, adapted_sha256, completed};
+  done.stop_rule_met = stop_rule.has_value();
   for (const auto& [name, why] : left) done.left.insert(name);
   const auto last = std::find_if(rounds.rbegin(), rounds.rend(),
                                  [](const auto& round) { return round.second.published; });
@@ -443,6 +449,7 @@ void RunHistory::take(const RecordedEvent& recorded, Change change) {
 
 void RunHistory::note(const RecordedEvent& recorded) {
   spending_.add(recorded);
+  progress_.add(recorded, spending_.node_seconds());
   if (recorded.scope.round == 0) return;
   StoredRound& stored = stored_rounds_[recorded.scope.round];
   if (stored.first_seq == 0) stored.first_seq = recorded.seq;
@@ -467,6 +474,11 @@ void RunHistory::forget_old_rounds() {
 Spending RunHistory::spending() const {
   const std::lock_guard lock(mutex_);
   return spending_;
+}
+
+Progress RunHistory::progress() const {
+  const std::lock_guard lock(mutex_);
+  return progress_;
 }
 
 bool RunHistory::is_forgotten(int round) const {

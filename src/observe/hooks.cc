@@ -31,6 +31,8 @@ std::string text_of(const history::RecordedEvent& recorded) {
       return "the run is complete; its last model is " + event.model_sha256;
     else if constexpr (std::is_same_v<Event, history::RunCancelled>)
       return "the run was cancelled";
+    else if constexpr (std::is_same_v<Event, history::StopRuleMet>)
+      return "no round follows: " + event.text();
     else if constexpr (std::is_same_v<Event, history::RunResumed>)
       return "a coordinator continues the run";
     else if constexpr (std::is_same_v<Event, history::FacilityPaused>)

@@ -67,7 +67,7 @@ bool is_member(const Done& done, const FacilityName& facility) {
 
 std::optional<RoundPlan> next_round(const config::Experiment& experiment,
                                     const RunIdentity& identity, const Done& done) {
-  const bool evaluates = done.rounds_published >= experiment.rounds;
+  const bool evaluates = done.stop_rule_met || done.rounds_published >= experiment.rounds;
   if (evaluates && (done.run_completed || !experiment.policy.evaluate_last)) return std::nullopt;
   RoundPlan plan;
   plan.evaluates = evaluates;

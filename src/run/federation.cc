@@ -17,6 +17,7 @@
 #include "xffl/config/load.h"
 #include "xffl/history/work_files.h"
 #include "xffl/run/log_in.h"
+#include "xffl/run/stop_rules.h"
 #include "xffl/upkeep/credential_watch.h"
 #include "xffl/upkeep/purge_guard.h"
 #include "xffl/upkeep/retention.h"
@@ -104,13 +105,32 @@ Outcome outcome_of(const facility::Context& context) {
   return {done.rounds_published, context.folder.global(done.rounds_published), done.model_sha256};
 }
 
+// Compares the rules once between two rounds. A planned round is not taken back.
+void compare_stop_rules(facility::Context& context) {
+  const plan::Done done = context.history.done();
+  if (done.stop_rule_met || done.rounds_published == 0 ||
+      done.rounds_published >= context.experiment.rounds ||
+      context.history.round(done.rounds_published + 1).planned)
+    return;
+  const auto met = met_rule(context.experiment.policy.stop_when, context.history.progress(),
+                            context.services.clock.utc());
+  if (!met) return;
+  context.history.record({}, *met);
+  log::info("a rule completes the run before its last round", {{"rule", met->text()},
+                                                               {"rounds", done.rounds_published},
+                                                               {"of", context.experiment.rounds}});
+}
+
 /// Returns false ahead of a round with members that the experiment lacks, and with `may_return`
 /// ahead of the first round, too.
 bool run_rounds(facility::Context& context, upkeep::RetentionWorker& cleaner, bool may_return,
                 std::stop_token stop) {
   import_model(context);
   cleaner.after_last();
-  while (const auto plan = current_plan(context)) {
+  for (;;) {
+    compare_stop_rules(context);
+    const auto plan = current_plan(context);
+    if (!plan) break;
     const bool is_planned = context.history.round(plan->round).planned;
     if (std::exchange(may_return, true) && !is_planned && !knows_all_members(context)) return false;
     if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
@@ -127,6 +147,7 @@ bool run_rounds(facility::Context& context, upkeep::RetentionWorker& cleaner, bo
   // No later coordinator cleans up a completed run.
   if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
   if (!context.experiment.policy.evaluate_last) drop_evaluation(context, stop);
+  if (context.history.done().stop_rule_met) release_allocations(context);
   cancel_leftovers(context, context.history.done().rounds_published + 1, stop);
   context.models.check_global(context.history.done().rounds_published);
   context.history.record(

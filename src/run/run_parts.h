@@ -68,6 +68,9 @@ void cancel_round(facility::Context& context, const plan::RoundPlan& plan,
 /// Repeats the cancellations that no facility has confirmed, in rounds up to `last`. Logs the
 /// facilities that are still unreachable, with a remedy.
 void cancel_leftovers(facility::Context& context, int last, std::stop_token stop);
+/// Releases the allocations that jobs of the last round have kept for another one; only logs a
+/// failure.
+void release_allocations(facility::Context& context);
 /// Releases the facility's kept allocation; only logs a failure.
 void release_allocation(facility::Context& context, const plan::RoundPlan& plan,
                         const FacilityName& name);

@@ -259,7 +259,7 @@ void evaluate_last(facility::Context& context, const plan::RoundPlan& plan, std:
 
 void drop_evaluation(facility::Context& context, std::stop_token stop) {
   const history::RunState run_state = context.history.state();
-  if (!run_state.rounds.contains(context.experiment.rounds + 1)) return;
+  if (!run_state.rounds.contains(run_state.done().rounds_published + 1)) return;
   config::Experiment wanted = context.experiment;
   wanted.policy.evaluate_last = true;
   const auto plan = plan::next_round(wanted, context.identity, run_state.done());
@@ -296,6 +296,18 @@ void cancel_round(facility::Context& context, const plan::RoundPlan& plan,
   });
   for (const auto& problem : problems)
     if (problem) throw *problem;
+}
+
+void release_allocations(facility::Context& context) {
+  const int last = context.history.done().rounds_published;
+  const auto plan = plan::next_round(
+      context.experiment, context.identity,
+      {.rounds_published = last - 1, .model_sha256 = context.history.model_sha256(last - 1)});
+  if (!plan) return;
+  const auto& all = context.experiment.facilities;
+  parallel_for(all.size(), all.size(), [&](size_t i) {
+    if (all[i].shape().keep_allocation.count() > 0) release_allocation(context, *plan, all[i].name);
+  });
 }
 
 void release_allocation(facility::Context& context, const plan::RoundPlan& plan,

@@ -101,8 +101,9 @@ std::string next_event(const RunStatus& status) {
   const auto& [number, round] = *run.rounds.rbegin();
   const std::string of_round = " of round " + std::to_string(number);
   if (round.published)
-    return number < status.rounds_planned ? "next: round " + std::to_string(number + 1)
-                                          : "next: the end of the run";
+    return number < status.rounds_planned && !run.stop_rule
+               ? "next: round " + std::to_string(number + 1)
+               : "next: the end of the run";
   if (!round.model_sha256.empty()) return "next: publication" + of_round;
   std::string waiting;
   if (round.participants.empty())

@@ -286,6 +286,8 @@ std::string headline(const RunStatus& status) {
 std::string format_status(const RunStatus& status, Clock::UtcTime now) {
   const plan::Done done = status.run_state.done();
   std::string text = headline(status) + "\n";
+  if (const auto& rule = status.run_state.stop_rule)
+    text += "no round follows: " + log::printable(rule->text(), 400) + "\n";
   if (!status.coordinator.empty()) text += "coordinator: " + status.coordinator + "\n";
   if (const std::string silence = silence_text(status.coordinator, status.last_sign, now);
       !silence.empty())
@@ -331,6 +333,9 @@ std::string format_status_json(const RunStatus& status, bool one_line) {
   json["rounds"] = status.rounds_planned;
   json["rounds_published"] = done.rounds_published;
   json["model_sha256"] = done.model_sha256;
+  json["stop_rule"] = nullptr;
+  if (const auto& rule = status.run_state.stop_rule)
+    json["stop_rule"] = {{"rule", rule->rule}, {"reason", rule->reason}};
   json["paused"] = Json::object();
   for (const auto& [name, reason] : status.run_state.paused) json["paused"][name.str()] = reason;
   json["left"] = Json::object();

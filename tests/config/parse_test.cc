@@ -119,6 +119,24 @@ TEST(ParseExperiment, ReadsBudgets) {
   EXPECT_FALSE(all.facilities[1].may_requeue);
 }
 
+TEST(ParseExperiment, ReadsStopRules) {
+  const Experiment experiment = parse(small_with(
+      "rounds: 3",
+      "rounds: 3\npolicy: {stop_when: {no_better_for: 4, loss_below: 1.5, gain_per_node_hour: "
+      "1e-3, wall_clock: 2d}}"));
+  EXPECT_EQ(experiment.policy.stop_when, (StopRules{4, 1.5, 1e-3, std::chrono::hours(48)}));
+}
+
+TEST(ParseExperiment, RulesOnTheLossNeedAValidationSet) {
+  const auto with = [](const std::string& rules) {
+    return "project: p\nmodel: /m\ntraining: {steps_per_round: 1}\npolicy: {stop_when: {" + rules +
+           "}}\nfacilities: {a: {data: {train: t}}}\n";
+  };
+  EXPECT_THAT(problems(with("no_better_for: 2")),
+              HasSubstr("error: the rules on the loss need a validation set"));
+  EXPECT_EQ(parse(with("wall_clock: 2d")).policy.stop_when.wall_clock, std::chrono::hours(48));
+}
+
 TEST(ParseExperiment, ABudgetNeedsJobsWithAWalltime) {
   EXPECT_THAT(problems(small_with("rounds: 3", "rounds: 3\npolicy: {budget: {node_hours: 9}}")),
               AllOf(HasSubstr("error: a budget of node-hours needs jobs with a walltime"),

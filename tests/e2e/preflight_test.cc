@@ -145,6 +145,30 @@ TEST(Plan, PrintsBytesAndSubmitsNothing) {
   EXPECT_FALSE(std::filesystem::exists(project.path() / "runs"));
 }
 
+TEST(Plan, ShowsTheRoundsThatFitIntoEachBudget) {
+  Project project;
+  for (const char* name : {"alba", "brno"})
+    project.place(name, {.yaml = "    scheduler: slurm\n    slurm: {nodes: 2, time: 1h}\n",
+                         .trainings = {},
+                         .trainings_here = {}});
+  project.set_keys("alba", "budget: {node_hours: 7}");
+  project.set_policy("{budget: {node_hours: 3}}");
+  project.write_config();
+  const std::string path = project.path().string();
+  const ProcessResult text = project.xffl({"plan", "-p", path, "--offline"});
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out,
+              testing::AllOf(HasSubstr("facilities.alba.budget: 0.00 of 7.00 node-hours are used "
+                                       "or reserved; 3 more rounds fit with whole walltimes\n"),
+                             HasSubstr("policy.budget: 0.00 of 3.00 node-hours are used or "
+                                       "reserved; the next round does not fit\n")));
+  const ProcessResult json = project.xffl({"plan", "-p", path, "--offline", "--json"});
+  const Json budgets = parse_json(json.out, "plan")["budgets"];
+  ASSERT_EQ(budgets.size(), 2u);
+  EXPECT_EQ(budgets[1]["key"], "policy.budget");
+  EXPECT_EQ(budgets[1]["round_node_hours"], 4);
+}
+
 // The forecast of `plan` and `doctor` for this machine's disk follows the keys.
 TEST(Preflight, ForecastsTheDiskOfTheWholeRun) {
   Project project;

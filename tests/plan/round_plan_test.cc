@@ -56,6 +56,19 @@ TEST(NextRound, EvaluatesAtFacilitiesWithValidationSetsAfterTheLast) {
   EXPECT_FALSE(next_round(e, kIdentity, {3, kModel}));
 }
 
+TEST(NextRound, EndsTheTrainingWhenAStopRuleIsMet) {
+  config::Experiment e = experiment();
+  e.policy.evaluate_last = false;
+  Done done{1, kModel};
+  EXPECT_EQ(next_round(e, kIdentity, done)->round, 2);
+  done.stop_rule_met = true;
+  EXPECT_FALSE(next_round(e, kIdentity, done));
+  e.policy.evaluate_last = true;
+  e.facilities.front().validation.push_back({"it", "/data/it.tokens"});
+  EXPECT_TRUE(next_round(e, kIdentity, done)->evaluates);
+  EXPECT_EQ(next_round(e, kIdentity, done)->round, 2);
+}
+
 TEST(NextRound, IsTheSameByteForByte) {
   const auto once = next_round(experiment(), kIdentity, {1, kModel});
   const auto again = next_round(experiment(), kIdentity, {1, kModel});

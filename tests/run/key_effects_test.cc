@@ -152,6 +152,27 @@ TEST_F(PolicyKey, BudgetWarnAt) {
             "3.00 of 10.0 node-hours are used or reserved by jobs");
 }
 
+// tests/run/stop_rules_test.cc has the rules themselves.
+TEST_F(PolicyKey, StopWhen) {
+  EXPECT_EQ(run_with("evaluate_last: false", 2).rounds_published, 2) << "no rule";
+}
+TEST_F(PolicyKey, StopWhenNoBetterFor) {
+  EXPECT_EQ(run_with("evaluate_last: false, stop_when: {no_better_for: 2}", 5).rounds_published, 3);
+}
+TEST_F(PolicyKey, StopWhenLossBelow) {
+  EXPECT_EQ(run_with("evaluate_last: false, stop_when: {loss_below: 2.1}", 5).rounds_published, 1);
+}
+TEST_F(PolicyKey, StopWhenGainPerNodeHour) {
+  facility_keys_ = "scheduler: slurm, slurm: {time: 1h}, ";
+  EXPECT_EQ(
+      run_with("evaluate_last: false, stop_when: {gain_per_node_hour: 0.1}", 9).rounds_published,
+      4);
+}
+TEST_F(PolicyKey, StopWhenWallClock) {
+  clock_.advance(hours(24 * 365 * 100));
+  EXPECT_EQ(run_with("evaluate_last: false, stop_when: {wall_clock: 30d}", 9).rounds_published, 1);
+}
+
 TEST_F(PolicyKey, QuorumGrace) {
   const facility::Now now{.time = hours(9),
                           .since_first_submission = hours(1),

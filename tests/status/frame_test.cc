@@ -101,6 +101,9 @@ TEST_F(FrameTest, NamesTheNextEvent) {
   EXPECT_EQ(next(), "next: publication of round 1");
   round().published = true;
   EXPECT_EQ(next(), "next: round 2");
+  status_.run_state.stop_rule = history::StopRuleMet{"loss_below", "r"};
+  EXPECT_EQ(next(), "next: the end of the run");
+  status_.run_state.stop_rule.reset();
   status_.rounds_planned = 1;
   EXPECT_EQ(next(), "next: the end of the run");
   status_.state = "stopped";

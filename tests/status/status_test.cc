@@ -137,6 +137,15 @@ TEST_F(Status, NamesPausedFacilitiesOfAnUnfinishedRun) {
   EXPECT_EQ(line("brno is"), "");
 }
 
+TEST_F(Status, NamesTheRuleThatEndedTheTraining) {
+  EXPECT_THAT(text(), Not(HasSubstr("no round follows")));
+  EXPECT_TRUE(parse_json(format_status_json(status_), "status")["stop_rule"].is_null());
+  status_.run_state.stop_rule = history::StopRuleMet{"loss_below", "the loss is 1.5, below 2"};
+  EXPECT_THAT(text(), HasSubstr("no round follows: policy.stop_when.loss_below: the loss is 1.5, "
+                                "below 2\n"));
+  EXPECT_EQ(parse_json(format_status_json(status_), "status")["stop_rule"]["rule"], "loss_below");
+}
+
 TEST_F(Status, GivesTheReasonOfAStopAndOfAMissingFacility) {
   facility(1, kBrno).missing = "its job failed";
   EXPECT_EQ(line("  brno"), "  brno: missing  (its job failed)");

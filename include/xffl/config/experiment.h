@@ -133,6 +133,20 @@ struct Aggregation {
 // whose job pends for ever would hold the round for ever.
 inline constexpr std::chrono::seconds kSkipDeadline{7 * 24 * 3600};
 
+// Rules that end the run before its last round, checked after each published round. With any of
+// them met, the run completes as after its last round (docs/operator/stop_rules.md).
+struct StopRules {
+  int no_better_for = 0;               // rounds; 0: no rule
+  double loss_below = 0;               // mean validation loss in nats; 0: no rule
+  double gain_per_node_hour = 0;       // nats of the mean loss, over three rounds; 0: no rule
+  std::chrono::seconds wall_clock{0};  // since the run's creation; 0: no rule
+
+  bool need_validation() const {
+    return no_better_for > 0 || loss_below > 0 || gain_per_node_hour > 0;
+  }
+  bool operator==(const StopRules&) const = default;
+};
+
 struct RoundPolicy {
   OnMissing on_missing = OnMissing::kWait;
   int quorum = 0;  // facilities that must take part; 0: all, with kSkip at least 1
@@ -155,6 +169,7 @@ struct RoundPolicy {
   // docs/decisions/0015-the-default-of-max-change.md has measurements.
   double max_change = 10;
   Budget budget;  // of the whole run
+  StopRules stop_when;
 
   /// The deadline in effect; 0: none.
   std::chrono::seconds round_deadline() const {

@@ -74,6 +74,16 @@ struct RunCompleted {
 
 struct RunCancelled {};
 
+// A rule of policy.stop_when ended the training after the newest published round. The decision
+// stays when the rule changes.
+struct StopRuleMet {
+  std::string rule;    // the key: "no_better_for"
+  std::string reason;  // with the figures
+
+  /// "policy.stop_when.no_better_for: the mean ...".
+  std::string text() const { return "policy.stop_when." + rule + ": " + reason; }
+};
+
 // --- A facility of the run (scope: round 0, facility) ----------------------------------------
 
 // The coordinator submits no job to the facility until FacilityResumed.
@@ -193,10 +203,10 @@ struct UpdateLost {
 
 using Event =
     std::variant<RunCreated, RunPlaced, ConfigChanged, ModelImported, RunResumed, RunStopped,
-                 RunCompleted, RunCancelled, FacilityPaused, FacilityResumed, FacilityLeft,
-                 FacilityJoined, RoundPlanned, ParticipantsFrozen, Aggregated, Published,
-                 FacilityMissing, AttemptOpened, Pushed, SubmitIntended, Submitted, AttemptFailed,
-                 CancelIntended, CancelConfirmed, UpdateAccepted, UpdateLost>;
+                 RunCompleted, RunCancelled, StopRuleMet, FacilityPaused, FacilityResumed,
+                 FacilityLeft, FacilityJoined, RoundPlanned, ParticipantsFrozen, Aggregated,
+                 Published, FacilityMissing, AttemptOpened, Pushed, SubmitIntended, Submitted,
+                 AttemptFailed, CancelIntended, CancelConfirmed, UpdateAccepted, UpdateLost>;
 
 // Where an event belongs.
 struct EventScope {

@@ -16,6 +16,7 @@
 
 #include "xffl/base/names.h"
 #include "xffl/history/events.h"
+#include "xffl/history/progress.h"
 #include "xffl/history/run_location.h"
 #include "xffl/history/spending.h"
 #include "xffl/history/store.h"
@@ -118,6 +119,7 @@ struct RunState {
   std::optional<Stopped> stopped;              // none after a coordinator has continued the run
   // The run's last location; none in journals of earlier releases.
   std::optional<RunLocation> location;
+  std::optional<StopRuleMet> stop_rule;  // the training ended before the last round
   bool completed = false;
   bool cancelled = false;
 
@@ -175,6 +177,7 @@ class RunHistory {
   std::optional<std::string> paused(const FacilityName& name) const;
   /// Of the whole run.
   Spending spending() const;
+  Progress progress() const;
   /// The reason why the facility's part of the round ends: it left the run at once
   /// (FacilityLeft::now).
   std::optional<std::string> departed(int round, const FacilityName& name) const;
@@ -229,6 +232,7 @@ class RunHistory {
   std::unique_ptr<Store> store_;
   RunState run_state_;
   Spending spending_;
+  Progress progress_;
   std::map<int, StoredRound> stored_rounds_;
 };
 

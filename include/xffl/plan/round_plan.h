@@ -49,6 +49,7 @@ struct Done {
   bool run_completed = false;        // the evaluation of the last model is complete
   std::set<FacilityName> left{};     // no members of a round that is not planned yet
   std::set<FacilityName> members{};  // of the next round, when it is planned already; else empty
+  bool stop_rule_met = false;        // no round trains after the newest published one
 };
 
 struct FacilityPlan {
@@ -74,9 +75,9 @@ struct RoundPlan {
 /// Whether the facility takes part in the next round.
 bool is_member(const Done& done, const FacilityName& facility);
 
-/// The next round, of its members. After `experiment.rounds` rounds and with policy.evaluate_last,
-/// the next round is one evaluation by the facilities with validation sets. Afterwards there is no
-/// next round.
+/// The next round, of its members. After `experiment.rounds` rounds or a met rule of
+/// policy.stop_when, and with policy.evaluate_last, the next round is one evaluation by the
+/// facilities with validation sets. Afterwards there is no next round.
 std::optional<RoundPlan> next_round(const config::Experiment& experiment,
                                     const RunIdentity& identity, const Done& done);
 
