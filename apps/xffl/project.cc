@@ -49,8 +49,8 @@ config::Experiment experiment_of(const ProjectOptions& options, const history::R
 std::string trace_of(const history::RunFolder& folder) {
   std::string trace;
   for (const std::filesystem::path& path :
-       {folder.journal(), std::filesystem::path(folder.journal().string() + "-wal"),
-        folder.live()}) {
+       {folder.journal(), std::filesystem::path(folder.journal().string() + "-wal"), folder.live(),
+        folder.accounting()}) {
     std::error_code absent;
     trace += std::to_string(std::filesystem::file_size(path, absent)) + " ";
     trace +=

@@ -15,6 +15,7 @@ using submit::JobState;
 using submit::JobStatus;
 
 constexpr int kUnknownAnswers = 3;  // before a job that the scheduler does not know counts as ended
+constexpr int kMaxLateAnswers = 3;  // see Ended::late_answers
 
 bool was_duplicate(const history::Attempt& attempt) {
   return std::find(attempt.duplicates.begin(), attempt.duplicates.end(), JobId(attempt.job_id)) !=
@@ -171,6 +172,15 @@ void StepInProgress::on(Ended& ended, const Polled& polled) {
 // A duplicate job of an attempt ends at once, because the first job holds the claim. The machine
 // then polls the first job.
 void StepInProgress::on(Ended& ended, const Found& found) {
+  // The accounting knows the job since the last query: ask for its end once more.
+  const bool is_known =
+      std::find(found.jobs.begin(), found.jobs.end(), ended.watch.job) != found.jobs.end();
+  if (is_known && ended.status.state == JobState::kUnknown &&
+      ended.late_answers++ < kMaxLateAnswers) {
+    ended.grace_over = false;
+    wait_ = policy_.settle_time;
+    return;
+  }
   for (const JobId& job : found.jobs)
     if (!memory_.watched.contains(job)) return adopt(job, true, {});
   const AttemptFailure failure = failure_of(ended, attempt());

@@ -58,6 +58,7 @@ void write_head(HtmlWriter& html, const RunStory& story) {
             (story.rounds_planned > 0 ? std::to_string(story.rounds_planned) : "?") +
             " rounds published · " + std::to_string(story.facilities.size()) + " facilities");
   html.close();
+  if (story.stop_rule) html.element("p", "No round follows: " + story.stop_rule->text());
   note(html, "Written at " + format_utc(story.written) + ", complete up to event " +
                  std::to_string(story.num_events) + " of " + format_utc(story.last_event) +
                  ". All times are UTC. xffl " + story.version + ".");

@@ -76,6 +76,9 @@ std::string format_json(const RunStory& story) {
   json["events"] = story.num_events;
   json["rounds_planned"] = story.rounds_planned;
   json["rounds_published"] = story.rounds_published;
+  json["stop_rule"] = nullptr;
+  if (story.stop_rule)
+    json["stop_rule"] = {{"rule", story.stop_rule->rule}, {"reason", story.stop_rule->reason}};
   json["elapsed_seconds"] = seconds(story.elapsed());
   json["config_sha256"] = story.config_sha256;
   json["model_sha256"] = story.model_sha256;

@@ -89,6 +89,8 @@ std::string format_text(const RunStory& story) {
   std::string text = log::printable(story.project) + " / run " + story.run + ": " + story.state +
                      ", " + std::to_string(story.rounds_published) + " of " +
                      std::to_string(story.rounds_planned) + " rounds published\n";
+  if (story.stop_rule)
+    text += "no round follows: " + log::printable(story.stop_rule->text(), 400) + "\n";
   text += "written at " + format_utc(story.written) + ", complete up to event " +
           std::to_string(story.num_events) + "\n";
   text += heading("Needs you");

@@ -80,6 +80,7 @@ class Folding {
     end_coordinator("the run is complete");
     story_.model_sha256 = event.model_sha256;
   }
+  void on(const history::StopRuleMet& event) { story_.stop_rule = event; }
   void on(const history::RunCancelled&) { end_coordinator("the run was cancelled"); }
 
   void on(const history::FacilityPaused& event) { report("facility paused", event.reason); }
@@ -447,7 +448,7 @@ RunStory make_story(const std::vector<history::StoredEvent>& events, const Story
   for (AttemptStory& attempt : story.attempts)
     add_spans(attempt, story.rounds[attempt.round], now, story.clock_anomalies);
   story.losses = status::global_losses(state);
-  story.ledger = usage::make_ledger(events, context.gpus);
+  story.ledger = usage::make_ledger(events, context.gpus, context.accounting);
   add_lost_hours(story);
   add_needs(story, state, context);
   return story;
@@ -463,7 +464,15 @@ RunStory collect_story(const history::RunFolder& folder, StoryContext context) {
     context.live = history::read_activities(folder.live());
     context.last_sign = history::last_sign_of_life(folder.live());
   }
+  std::string without_accounting;
+  try {
+    context.accounting = usage::read_accounting(folder.accounting());
+  } catch (const Error& error) {
+    without_accounting = error.what();
+  }
   RunStory story = make_story(history::read_events(folder.journal()), context);
+  if (!without_accounting.empty())
+    story.notes.push_back("the accounting was not read: " + without_accounting);
   uint64_t left = kMaxMetricsBytes;
   int unread = 0;
   std::string problem;

@@ -16,6 +16,8 @@ namespace {
 // The formats of squeue and sacct, and the line that ends a complete answer.
 constexpr std::string_view kQueueFormat = "%A|%j|%T|%S|%L|%Z|%N|%r";
 constexpr std::string_view kAccountingFields = "JobIDRaw,JobName,State,NodeList,WorkDir";
+constexpr std::string_view kStartFields =
+    "JobIDRaw,JobName,State,Start,End,NNodes,ConsumedEnergyRaw,AllocTRES";
 constexpr std::string_view kEndMark = "xffl-end";
 
 // Slurm commands run in the C locale and without the environment variables that change their effect
@@ -399,6 +401,17 @@ std::vector<std::string> accounting_command(const std::vector<std::string>& name
   return argv;
 }
 
+// With --jobs and without --starttime sacct looks at all times.
+std::vector<std::string> starts_command(const std::vector<std::string>& ids,
+                                        const std::string& cluster) {
+  std::vector<std::string> argv = environment(kQueueVariables);
+  append(argv, {"sh", "-c", "\"$@\" && echo " + std::string(kEndMark), "sh", "sacct", "--noheader",
+                "--parsable2", "--allocations", "--duplicates", "--jobs=" + joined(ids),
+                "--format=" + std::string(kStartFields)});
+  append_cluster(argv, cluster);
+  return argv;
+}
+
 std::vector<std::string> cancel_command(const std::string& id, const std::string& name,
                                         const std::string& cluster) {
   std::vector<std::string> argv = environment(kQueueVariables);
@@ -509,6 +522,59 @@ std::optional<std::vector<QueueRow>> read_accounting(std::string_view text) {
     rows.push_back(std::move(row));
   }
   return rows;
+}
+
+namespace {
+
+// "billing=12,cpu=4,node=2" -> 12.
+std::optional<double> billing_of(std::string_view resources) {
+  constexpr std::string_view kKey = "billing=";
+  const size_t begin = resources.starts_with(kKey) ? 0 : resources.find("," + std::string(kKey));
+  if (begin == std::string_view::npos) return std::nullopt;
+  std::string_view value = resources.substr(begin + kKey.size() + (begin > 0 ? 1 : 0));
+  value = value.substr(0, value.find(','));
+  const auto number = read_integer(value);
+  return number && *number >= 0 ? std::optional(static_cast<double>(*number)) : std::nullopt;
+}
+
+// A counter that no sensor feeds is 0, or a number that no node can have used.
+std::optional<int64_t> energy_of(std::string_view text, int64_t seconds, int64_t nodes) {
+  constexpr double kMaxWatts = 100'000;  // of a node
+  const auto joules = read_integer(text);
+  if (!joules || *joules <= 0 || seconds <= 0) return std::nullopt;
+  const double watts = static_cast<double>(*joules) / static_cast<double>(seconds * nodes);
+  return watts <= kMaxWatts ? joules : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::vector<NamedStart>> read_starts(std::string_view text) {
+  constexpr int64_t kMaxNodes = 1'000'000;
+  const auto lines = lines_of(text);
+  if (!lines) return std::nullopt;
+  std::vector<NamedStart> starts;
+  for (const std::string_view line : *lines) {
+    const auto fields = fields_of(line, 8);
+    if (fields.empty() || !is_slurm_id(fields[0])) continue;
+    const auto start = read_integer(fields[3]);
+    const auto nodes = read_integer(fields[5]);
+    // A job that never started has the start "None" or "Unknown".
+    if (!start || *start <= 0 || !nodes || *nodes < 1 || *nodes > kMaxNodes) continue;
+    NamedStart named{std::string(fields[1]),
+                     {.job = JobId(std::string(fields[0])),
+                      .state = log::printable(fields[2], 40),
+                      .start = *start,
+                      .end = {},
+                      .nodes = static_cast<int>(*nodes),
+                      .energy_joules = {},
+                      .billing = billing_of(fields[7])}};
+    if (const auto end = read_integer(fields[4]); end && *end >= *start) {
+      named.start.end = *end;
+      named.start.energy_joules = energy_of(fields[6], *end - *start, *nodes);
+    }
+    starts.push_back(std::move(named));
+  }
+  return starts;
 }
 
 Submission::Kind classify_rejection(std::string_view text, int exit_code) {

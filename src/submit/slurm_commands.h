@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "xffl/remote/session.h"
+#include "xffl/submit/accounting.h"
 #include "xffl/submit/scheduler.h"
 
 namespace xffl::submit {
@@ -39,6 +40,9 @@ std::vector<std::string> queue_command(const std::vector<std::string>& names,
 /// read_accounting().
 std::vector<std::string> accounting_command(const std::vector<std::string>& names,
                                             const std::string& cluster);
+/// The command that prints every start of the jobs of these ids, for read_starts().
+std::vector<std::string> starts_command(const std::vector<std::string>& ids,
+                                        const std::string& cluster);
 /// The command that cancels this user's job `id` if the job has that name.
 std::vector<std::string> cancel_command(const std::string& id, const std::string& name,
                                         const std::string& cluster);
@@ -78,6 +82,14 @@ std::optional<int64_t> read_queue_clock(std::string_view text);
 /// Parses rows and the end mark. A job that has not ended is kUnknown: the scheduler asks only
 /// squeue about running jobs.
 std::optional<std::vector<QueueRow>> read_accounting(std::string_view text);
+
+struct NamedStart {
+  std::string name;  // the job's
+  AccountedStart start;
+};
+/// Parses rows and the end mark; leaves out jobs that did not start, and energies that no node can
+/// have used.
+std::optional<std::vector<NamedStart>> read_starts(std::string_view text);
 
 /// Parses the name of a job state; `reason` is the reason of a pending job.
 JobStatus read_state(std::string_view text, std::string_view reason);

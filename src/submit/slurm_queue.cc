@@ -145,6 +145,11 @@ constexpr QueueManager kSlurm{
         [](remote::Session& session, const QueueSettings& settings) {
           return longest_walltime(session, settings.as<SlurmSettings>());
         },
+    .accounted_starts =
+        [](remote::Session& session, const QueueSettings& settings,
+           std::span<const SubmittedJob> jobs, std::stop_token stop) {
+          return accounted_starts(session, settings.as<SlurmSettings>(), jobs, std::move(stop));
+        },
 };
 
 }  // namespace

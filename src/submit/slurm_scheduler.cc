@@ -83,7 +83,7 @@ class SlurmScheduler final : public Scheduler {
     if (is_takeable(request) && session_->stat(taken_file(*request.kept_allocation)))
       found.emplace(std::stoull(request.kept_allocation->job.str()), request.kept_allocation->job);
     add(ask_queue({request.name}, stop));
-    add(ask_accounting({request.name}, true, stop));
+    if (const auto rows = ask_accounting({request.name}, true, stop)) add(*rows);
     std::vector<JobId> ids;
     for (const auto& [number, id] : found) ids.push_back(id);
     return ids;
@@ -110,7 +110,12 @@ class SlurmScheduler final : public Scheduler {
     if (left.empty()) return states;
     const bool decides = std::any_of(left.begin(), left.end(),
                                      [](const SubmittedJob& job) { return job.presumed_gone; });
-    answer(ask_accounting(names_of(left), decides, stop), left, states);
+    const bool had_answered = accounting_has_answered_;
+    const auto rows = ask_accounting(names_of(left), decides, stop);
+    if (!rows && decides && had_answered)
+      throw Error(ErrorKind::kRemote,
+                  "sacct does not answer, and squeue no longer knows the job: its end is unknown");
+    if (rows) answer(*rows, left, states);
     return states;
   }
 
@@ -196,20 +201,24 @@ class SlurmScheduler final : public Scheduler {
     return std::move(*rows);
   }
 
-  /// Empty without accounting or when sacct does not answer: sacct only adds to the queue's rows.
-  /// With `decides` the pause after a silent sacct does not count.
-  std::vector<QueueRow> ask_accounting(const std::vector<std::string>& names, bool decides,
-                                       std::stop_token stop) {
-    if (no_accounting_) return {};
-    if (!decides && clock_.monotonic() < accounting_pause_ends_.load()) return {};
+  /// None when sacct does not answer; no rows without accounting. With `decides` the pause after a
+  /// silent sacct does not count.
+  std::optional<std::vector<QueueRow>> ask_accounting(const std::vector<std::string>& names,
+                                                      bool decides, std::stop_token stop) {
+    const std::vector<QueueRow> none;
+    if (no_accounting_) return none;
+    if (!decides && clock_.monotonic() < accounting_pause_ends_.load()) return std::nullopt;
     try {
       const auto answer = session_->run(accounting_command(names, settings_.cluster), "",
                                         settings_.command_timeout, stop);
       if (answer.exit_code == 0)
-        if (auto rows = read_accounting(answer.out)) return std::move(*rows);
+        if (auto rows = read_accounting(answer.out)) {
+          accounting_has_answered_ = true;
+          return rows;
+        }
       if (answer.err.find("accounting storage is disabled") != std::string::npos) {
         no_accounting_ = true;
-        return {};
+        return none;
       }
       log::debug("sacct did not answer", {{"text", failure_of(answer)}});
     } catch (const Error& error) {
@@ -217,7 +226,7 @@ class SlurmScheduler final : public Scheduler {
       log::debug("sacct did not answer", {{"text", error.what()}});
     }
     accounting_pause_ends_ = clock_.monotonic() + kAccountingPause;
-    return {};
+    return std::nullopt;
   }
 
   const SlurmSettings settings_;
@@ -225,6 +234,8 @@ class SlurmScheduler final : public Scheduler {
   Clock& clock_;
   ClockFilter clock_filter_;
   std::atomic<bool> no_accounting_{false};
+  // At some sites sacct never answers: decisions there rest on the queue alone.
+  std::atomic<bool> accounting_has_answered_{false};
   std::atomic<Clock::MonotonicTime> accounting_pause_ends_{};
 };
 
@@ -247,6 +258,41 @@ TestOnly test_only(remote::Session& session, const SlurmSettings& settings,
           !accepted && (is_no_command(answer.exit_code) ||
                         classify_rejection(text, answer.exit_code) == Submission::Kind::kRejected),
           text};
+}
+
+std::vector<AccountedStart> accounted_starts(remote::Session& session,
+                                             const SlurmSettings& settings,
+                                             std::span<const SubmittedJob> jobs,
+                                             std::stop_token stop) {
+  constexpr size_t kJobsPerQuestion = 500;
+  std::map<JobId, std::string> names;
+  std::vector<std::string> ids;
+  for (const SubmittedJob& job : jobs)
+    if (is_slurm_id(job.id.str()) && names.emplace(job.id, job.name).second)
+      ids.push_back(job.id.str());
+  std::vector<AccountedStart> all;
+  for (size_t begin = 0; begin < ids.size(); begin += kJobsPerQuestion) {
+    const std::vector<std::string> some(
+        ids.begin() + static_cast<ptrdiff_t>(begin),
+        ids.begin() + static_cast<ptrdiff_t>(std::min(ids.size(), begin + kJobsPerQuestion)));
+    const auto answer =
+        session.run(starts_command(some, settings.cluster), "", settings.command_timeout, stop);
+    if (is_no_command(answer.exit_code) ||
+        answer.err.find("accounting storage is disabled") != std::string::npos)
+      throw Error(ErrorKind::kNotFound, "the site has no accounting (sacct)");
+    const auto starts = answer.exit_code == 0 ? read_starts(answer.out) : std::nullopt;
+    if (!starts) throw Error(ErrorKind::kRemote, "sacct does not answer: " + failure_of(answer));
+    // The id of a job may belong to another user's job by now.
+    for (const NamedStart& each : *starts)
+      if (const auto job = names.find(each.start.job);
+          job != names.end() && (job->second.empty() || job->second == each.name))
+        all.push_back(each.start);
+  }
+  std::sort(all.begin(), all.end(), [](const AccountedStart& a, const AccountedStart& b) {
+    return std::pair(std::stoull(a.job.str()), a.start) <
+           std::pair(std::stoull(b.job.str()), b.start);
+  });
+  return all;
 }
 
 std::optional<std::chrono::seconds> longest_walltime(remote::Session& session,

@@ -57,6 +57,8 @@ Json json_of(const Total& total) {
   json["rows_by_source"] = Json::object();
   for (const auto& [source, count] : total.starts_by_source)
     json["rows_by_source"][std::string(name_of(source))] = count;
+  json["energy_joules"] = optional_number(total.energy_joules);
+  json["billing_hours"] = optional_number(total.billing_hours);
   return json;
 }
 
@@ -75,7 +77,9 @@ Json json_of(const Row& row) {
           {"outcome", name_of(row.outcome)},
           {"source", row.source ? Json(name_of(*row.source)) : Json(nullptr)},
           {"clock_offset", optional_number(row.clock_offset)},
-          {"clock_error", optional_number(row.clock_error)}};
+          {"clock_error", optional_number(row.clock_error)},
+          {"energy_joules", optional_number(row.energy_joules)},
+          {"billing_hours", optional_number(row.billing_hours)}};
 }
 
 // RFC 4180: a field with a separator, a quote or a line break stands in quotes.
@@ -135,6 +139,12 @@ std::vector<std::string> remarks(const Ledger& ledger) {
       " starts were killed: they ended up to 15 s after their last heartbeats, which count");
   say(without_gpus, " row has no GPU-hours: the facility's slurm.gpus_per_node is not set",
       " rows have no GPU-hours: slurm.gpus_per_node of their facilities is not set");
+  const Total total = ledger.total();
+  if (total.energy_joules)
+    all.push_back("energy by the accounting: " + fixed(*total.energy_joules / 3.6e6, 2) + " kWh");
+  if (total.billing_hours)
+    all.push_back("billing by the accounting: " + fixed(*total.billing_hours, 2) +
+                  " hours (TRES billing x hours)");
   say(ledger.clock_anomalies, " duration was negative by the facility's clock and counts as 0",
       " durations were negative by the facilities' clocks and count as 0");
   return all;

@@ -1,6 +1,7 @@
 #include "xffl/usage/ledger.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <string>
 #include <tuple>
@@ -202,6 +203,152 @@ class Rows {
   std::map<std::pair<FacilityName, std::string>, Work> last_work_;  // by facility and job
 };
 
+// The rows of one job, with what the accounting has on record of it.
+class AccountedJob {
+ public:
+  /// `base`: a row of the job's first attempt, without times.
+  AccountedJob(const Row& base, std::vector<Row*> rows,
+               std::vector<const submit::AccountedStart*> starts)
+      : base_(base), rows_(std::move(rows)), starts_(std::move(starts)) {}
+
+  // Returns the starts without a row.
+  std::vector<Row> apply() {
+    const bool is_kept = std::any_of(rows_.begin(), rows_.end(), [&](const Row* row) {
+      return row->outcome == Outcome::kIdle || row->attempt != rows_.front()->attempt ||
+             row->round != rows_.front()->round;
+    });
+    if (is_kept) {
+      if (starts_.size() == 1) share(*starts_.front());
+      return {};
+    }
+    const std::vector<Row*> row_of_start = match();
+    std::vector<Row> missing;
+    for (size_t i = 0; i < starts_.size(); ++i) {
+      Row own = base_;
+      Row& row = row_of_start[i] == nullptr ? own : *row_of_start[i];
+      if (starts_.size() > 1) row.restart = static_cast<int>(i);
+      replace(row, *starts_[i]);
+      if (row_of_start[i] == nullptr) missing.push_back(std::move(own));
+    }
+    return missing;
+  }
+
+ private:
+  // The script begins after the start on record, when the nodes are set up.
+  static constexpr double kSetUpSeconds = 600;
+
+  static Clock::UtcTime our_time(const Row& row, int64_t seconds) {
+    return Clock::UtcTime(
+        std::chrono::duration_cast<Clock::UtcTime::duration>(std::chrono::duration<double>(
+            static_cast<double>(seconds) - row.clock_offset.value_or(0))));
+  }
+
+  // The row of each start, or null: the start nearest to the begin of the row's script; a row
+  // without times takes the first start that is left.
+  std::vector<Row*> match() const {
+    std::vector<Row*> row_of_start(starts_.size(), nullptr);
+    const auto late = [&](const Row& row, size_t i) {
+      return std::chrono::duration<double>(*row.start - our_time(row, starts_[i]->start)).count();
+    };
+    for (Row* row : rows_) {
+      if (!row->start) continue;
+      std::optional<size_t> best;
+      for (size_t i = 0; i < starts_.size(); ++i) {
+        const double seconds = late(*row, i);
+        if (row_of_start[i] != nullptr || seconds < -kSlack || seconds > kSetUpSeconds) continue;
+        if (!best || std::abs(seconds) < std::abs(late(*row, *best))) best = i;
+      }
+      if (best) row_of_start[*best] = row;
+    }
+    for (Row* row : rows_)
+      if (const auto free = std::find(row_of_start.begin(), row_of_start.end(), nullptr);
+          !row->start && free != row_of_start.end())
+        *free = row;
+    return row_of_start;
+  }
+
+  static void replace(Row& row, const submit::AccountedStart& start) {
+    row.start = our_time(row, start.start);
+    if (row.gpus && row.nodes && *row.nodes > 0) row.gpus = *row.gpus / *row.nodes * start.nodes;
+    row.nodes = start.nodes;
+    if (!start.end) return;
+    row.end = our_time(row, *start.end);
+    row.elapsed = static_cast<double>(*start.end - start.start);
+    row.source = Source::kAccounting;
+    add_units(row, start);
+  }
+
+  static void add_units(Row& row, const submit::AccountedStart& start) {
+    if (start.energy_joules) row.energy_joules = static_cast<double>(*start.energy_joules);
+    if (start.billing)
+      row.billing_hours = *start.billing * static_cast<double>(*start.end - start.start) / 3600;
+  }
+
+  void share(const submit::AccountedStart& start) {
+    if (!start.end) return;
+    double known = 0;
+    for (const Row* row : rows_) {
+      if (!row->elapsed) return;
+      known += *row->elapsed;
+    }
+    const double rest = static_cast<double>(*start.end - start.start) - known;
+    if (rest < -kSlack) return;  // the times contradict each other
+    for (Row* row : rows_) row->source = Source::kAccounting;
+    *rows_.back()->elapsed += std::max(0.0, rest);
+    rows_.back()->end = our_time(*rows_.back(), *start.end);
+    add_units(*rows_.back(), start);
+  }
+
+  static constexpr double kSlack = 30;  // of the clock of the login node and of the nodes
+
+  const Row& base_;
+  std::vector<Row*> rows_;
+  std::vector<const submit::AccountedStart*> starts_;
+};
+
+using JobRows = std::map<std::pair<FacilityName, JobId>, Row>;
+
+// A row of each job's first attempt, without times: of a start that left no trace.
+JobRows base_rows(const std::vector<const Attempt*>& attempts, const GpusPerNode& gpus) {
+  JobRows rows;
+  for (const Attempt* attempt : attempts) {
+    Row row;
+    row.facility = attempt->facility;
+    row.round = attempt->round;
+    row.attempt = attempt->number;
+    row.job = JobId(attempt->job);
+    row.submit = attempt->submitted;
+    row.outcome = attempt->ended ? Outcome::kLost : Outcome::kOpen;
+    if (attempt->usage) {
+      row.clock_offset = attempt->usage->clock_offset;
+      row.clock_error = attempt->usage->clock_error;
+    }
+    if (const auto per_node = gpus.find(row.facility); per_node != gpus.end()) {
+      row.nodes = 1;
+      row.gpus = per_node->second;
+    }
+    rows.emplace(std::pair(row.facility, row.job), row);
+  }
+  return rows;
+}
+
+void apply(Ledger& ledger, const JobRows& bases, const Accounting& accounting) {
+  std::map<std::pair<FacilityName, JobId>, std::vector<const submit::AccountedStart*>> by_job;
+  for (const auto& [facility, starts] : accounting)
+    for (const submit::AccountedStart& start : starts)
+      by_job[{facility, start.job}].push_back(&start);
+  std::map<std::pair<FacilityName, JobId>, std::vector<Row*>> known;
+  for (Row& row : ledger.rows) known[{row.facility, row.job}].push_back(&row);
+  std::vector<Row> without_row;
+  for (auto& [job, starts] : by_job) {
+    const auto base = bases.find(job);
+    if (base == bases.end()) continue;
+    for (Row& row : AccountedJob(base->second, known[job], std::move(starts)).apply())
+      without_row.push_back(std::move(row));
+  }
+  ledger.rows.insert(ledger.rows.end(), without_row.begin(), without_row.end());
+}
+
 void add(Amount& amount, const std::optional<double>& seconds) {
   if (seconds)
     amount.seconds += *seconds;
@@ -215,6 +362,8 @@ void add(Total& total, const Row& row) {
   add(total.gpu_seconds, row.gpu_seconds());
   add(total.node_seconds_by_outcome[row.outcome], row.node_seconds());
   if (row.source) ++total.starts_by_source[*row.source];
+  if (row.energy_joules) total.energy_joules = total.energy_joules.value_or(0) + *row.energy_joules;
+  if (row.billing_hours) total.billing_hours = total.billing_hours.value_or(0) + *row.billing_hours;
 }
 
 }  // namespace
@@ -276,7 +425,8 @@ GpusPerNode gpus_per_node(const config::Experiment& experiment) {
   return gpus;
 }
 
-Ledger make_ledger(const std::vector<history::StoredEvent>& events, const GpusPerNode& gpus) {
+Ledger make_ledger(const std::vector<history::StoredEvent>& events, const GpusPerNode& gpus,
+                   const Accounting& accounting) {
   Folding folding;
   for (const history::StoredEvent& event : events) folding.add(history::decode(event));
   Ledger ledger;
@@ -294,6 +444,7 @@ Ledger make_ledger(const std::vector<history::StoredEvent>& events, const GpusPe
                        : attempt->evaluates ? Outcome::kEvaluation
                                             : Outcome::kUsed);
   }
+  apply(ledger, base_rows(attempts, gpus), accounting);
   return ledger;
 }
 

@@ -111,6 +111,47 @@ TEST(TestbedSlurmFaults, ARejectedSubmissionIsNotRepeated) {
               HasSubstr("invalid partition"));
 }
 
+// The job ends while no coordinator runs, and only the accounting still knows its end. The test
+// writes the state OUT_OF_MEMORY: without cgroups Slurm records FAILED.
+TEST(TestbedSlurmFaults, AJobThatRanOutOfMemoryIsNotRetried) {
+  TestbedProject project({"--min-job-age", "2", "--dbd"});
+  NEED_TESTBED(project);
+  const Facility& alba = project.facility("alba");
+  project.set_rounds(1);
+  project.set_policy("{on_missing: fail, poll_interval: 300ms}");
+  project.set_fault("alba", "crash!");
+  project.set_hold();
+  project.write_config();
+  auto run = project.start_run();
+  const std::string job = project.running_job("alba");
+  ASSERT_FALSE(job.empty()) << project.status();
+  run.signal(SIGTERM);
+  EXPECT_EQ(run.finish(), exit_code(ErrorKind::kCancelled));
+  project.release();
+  const auto sacct = [&] {
+    return alba
+        .exec_as_user(
+            {"sacct", "-n", "-P", "-X", "-j", job, "--format=State,End", "-S", "now-1hour"})
+        .out;
+  };
+  const auto squeue = [&] {
+    return alba.exec_as_user({"squeue", "--me", "--noheader", "--states=all"}).out;
+  };
+  ASSERT_TRUE(await([&] {
+    const std::string ended = sacct();  // "FAILED|2026-03-01T12:34:56"
+    return ended.starts_with("FAILED|2") && squeue().empty();
+  })) << sacct()
+      << squeue();
+  const ProcessResult written =
+      alba.exec_on_login({"mariadb", "-S", "/run/mysqld/mysqld.sock", "-e",
+                          "update slurm_acct.alba_job_table set state=11 where id_job=" + job});
+  ASSERT_EQ(written.exit_code, 0) << written.err;
+  EXPECT_EQ(project.run().exit_code, exit_code(ErrorKind::kFailed));
+  EXPECT_THAT(project.status(), HasSubstr("ran out of memory"));
+  EXPECT_EQ(project.jobs("alba"), std::vector<std::string>{job});
+  EXPECT_EQ(num_submitted(project, "alba", 1), 1);
+}
+
 constexpr const char* kIn90Days = "nodes: 2, time: 5m, warning: 1m, extra: ['--begin=now+90days']";
 
 // The time of the first event of `kind` in the first round, by the journal's clock.

@@ -113,5 +113,49 @@ INSTANTIATE_TEST_SUITE_P(
             .final_poll = false}),
     [](const auto& each) { return each.param.name; });
 
+// A job that the scheduler no longer knows: the deciding query found nothing, and the search for
+// duplicates finds the job.
+class ForgottenJob : public testing::Test {
+ protected:
+  ForgottenJob() { fixture_.to_the_job(); }
+
+  // Gives this status until the machine searches for duplicates.
+  void poll_until_search(const JobStatus& status) {
+    while (!fixture_.action<FindJobs>()) {
+      fixture_.sleep_if_asked();
+      if (fixture_.action<Poll>())
+        fixture_.give(Polled{.reported = false, .status = status, .model_error = {}}, minutes(1));
+    }
+  }
+
+  test::MachineFixture fixture_;
+};
+
+TEST_F(ForgottenJob, IsAskedForAgainWhenTheAccountingWasLate) {
+  poll_until_search({.state = JobState::kUnknown});
+  fixture_.give(Found{{JobId("7")}});
+  fixture_.sleep_if_asked();
+  ASSERT_TRUE(fixture_.action<Poll>());
+  EXPECT_TRUE(fixture_.action<Poll>()->ask_scheduler);
+  poll_until_search({.state = JobState::kEnded, .cause = EndCause::kOutOfMemory, .native = "OOM"});
+  fixture_.give(Found{{JobId("7")}});
+  ASSERT_TRUE(fixture_.action<Fence>());
+  fixture_.give(Completed{});
+  fixture_.give(Polled{});
+  const auto& failed = std::get<history::AttemptFailed>(fixture_.last.records.front().event);
+  EXPECT_THAT(failed.reason, HasSubstr("ran out of memory"));
+}
+
+TEST_F(ForgottenJob, IsGivenUpWhenTheSearchAndTheQueryContradictEachOther) {
+  int searches = 0;
+  while (!fixture_.action<Fence>()) {
+    ASSERT_LT(++searches, 10);
+    poll_until_search({.state = JobState::kUnknown});
+    fixture_.give(Found{{JobId("7")}});
+    fixture_.sleep_if_asked();
+  }
+  EXPECT_EQ(searches, 4);
+}
+
 }  // namespace
 }  // namespace xffl::facility

@@ -5,6 +5,7 @@
 
 #include "report/synthetic_run.h"
 #include "xffl/base/file.h"
+#include "xffl/report/format.h"
 
 namespace xffl::report {
 namespace {
@@ -143,6 +144,18 @@ TEST(RunStory, AStopAsksForItsContinuation) {
   EXPECT_EQ(story.needs[0].command, "xffl run --run 0001");
   run.add({}, history::RunCancelled{});
   EXPECT_THAT(run.story().needs, IsEmpty()) << "nothing is to be done for a cancelled run";
+}
+
+TEST(RunStory, NamesTheRuleThatEndedTheTraining) {
+  SyntheticRun run;
+  EXPECT_FALSE(run.story().stop_rule);
+  run.round(1, 2);
+  run.add({}, history::StopRuleMet{"loss_below", "the loss is 1.5, below 2"});
+  const std::string sentence =
+      "o round follows: policy.stop_when.loss_below: the loss is 1.5, below 2";
+  EXPECT_THAT(format_text(run.story()), HasSubstr("n" + sentence));
+  EXPECT_THAT(format_html(run.story()), HasSubstr("N" + sentence));
+  EXPECT_THAT(format_json(run.story()), HasSubstr("\"rule\": \"loss_below\""));
 }
 
 TEST(RunStory, ASilentCoordinatorNeedsTheUser) {

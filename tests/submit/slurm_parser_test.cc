@@ -247,5 +247,44 @@ TEST(ReadLongestWalltime, TakesTheNamedPartitionsOrTheDefault) {
   EXPECT_EQ(read_longest_walltime(text, "gone"), std::nullopt);
 }
 
+TEST(ReadStarts, ReadsEveryStartOfAJob) {
+  const auto starts = read_starts(
+      "7|job|NODE_FAIL|1000|1100|2|0|billing=8,cpu=8,node=2\n"
+      "7|job|COMPLETED|1200|1300|2|90000|cpu=8,node=2,billing=12\n"
+      "8|job|RUNNING|1200|Unknown|1||cpu=8\n"
+      "9|job|CANCELLED by 1000|None|1300|0||\n"
+      "7.batch|batch|COMPLETED|1200|1300|2||\n"
+      "xffl-end\n");
+  ASSERT_TRUE(starts);
+  ASSERT_EQ(starts->size(), 3u) << "no start, no job";
+  const AccountedStart& failed = (*starts)[0].start;
+  EXPECT_EQ(failed.state, "NODE_FAIL");
+  EXPECT_EQ(failed.start, 1000);
+  EXPECT_EQ(failed.end, 1100);
+  EXPECT_EQ(failed.nodes, 2);
+  EXPECT_FALSE(failed.energy_joules) << "no sensor";
+  EXPECT_EQ(failed.billing, 8);
+  EXPECT_EQ((*starts)[1].start.energy_joules, 90000);
+  EXPECT_EQ((*starts)[1].start.billing, 12);
+  EXPECT_FALSE((*starts)[2].start.end);
+  EXPECT_FALSE((*starts)[2].start.billing);
+}
+
+TEST(ReadStarts, TrustsNoNumber) {
+  const auto one = [](const std::string& row) {
+    const auto starts = read_starts(row + "\nxffl-end\n");
+    return starts && starts->size() == 1 ? std::optional(starts->front().start) : std::nullopt;
+  };
+  EXPECT_FALSE(read_starts("7|job|COMPLETED|1000|1100|2|0|\n")) << "incomplete";
+  EXPECT_FALSE(one("7|job|COMPLETED|-5|1100|2|0|"));
+  EXPECT_FALSE(one("7|job|COMPLETED|1000|1100|0|0|"));
+  EXPECT_FALSE(one("7|job|COMPLETED|1000|1100|99999999|0|"));
+  EXPECT_FALSE(one("7|job|COMPLETED|1000|1100|2"));
+  EXPECT_FALSE(one("7|job|COMPLETED|1000|900|2|0|")->end) << "it ends before it starts";
+  EXPECT_FALSE(one("7|job|COMPLETED|1000|1100|2|18446744073709551614|")->energy_joules);
+  EXPECT_FALSE(one("7|job|COMPLETED|1000|1100|2|20000001|")->energy_joules) << "over 100 kW a node";
+  EXPECT_FALSE(one("7|job|COMPLETED|1000|1100|2|0|billing=x,billings=3")->billing);
+}
+
 }  // namespace
 }  // namespace xffl::submit

@@ -238,6 +238,31 @@ TEST_F(SlurmScheduler, AsksASilentAccountingAgainAtADecision) {
               ElementsAre("squeue", "sacct", "squeue", "squeue", "sacct", "squeue", "sacct"));
 }
 
+// Of an accounting that has answered before, silence is no answer. Where sacct never answers, the
+// queue alone decides.
+TEST_F(SlurmScheduler, ADecisionWaitsForAnAccountingThatHasAnsweredBefore) {
+  const SubmittedJob job{JobId("7"), kName, "", true};
+  says("squeue", {0, queue(""), ""});
+  for (const CommandResult& silence :
+       {CommandResult{1, "", "sacct: error: Problem talking to the database\n"},
+        CommandResult{0, "7|half a ro", ""}, link_down_}) {
+    says("sacct", silence);
+    EXPECT_EQ(scheduler().query(std::span(&job, 1), {}).at(job.id).state, JobState::kUnknown);
+  }
+  says("sacct", {0, "xffl-end\n", ""});
+  EXPECT_EQ(scheduler().query(std::span(&job, 1), {}).at(job.id).state, JobState::kUnknown);
+  says("sacct", {1, "", "sacct: error: Problem talking to the database\n"});
+  try {
+    scheduler().query(std::span(&job, 1), {});
+    FAIL() << "silence is no answer";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kRemote);
+    EXPECT_THAT(error.what(), HasSubstr("sacct does not answer"));
+  }
+  EXPECT_TRUE(scheduler().find(kRequest, {}).empty()) << "the claim keeps jobs apart";
+  EXPECT_EQ(status_of("7").state, JobState::kUnknown) << "no decision";
+}
+
 TEST_F(SlurmScheduler, AnIncompleteAnswerOfSqueueDoesNotEndAJob) {
   for (const CommandResult& answer :
        {CommandResult{

@@ -213,6 +213,7 @@ struct Ended {
   submit::JobStatus status;  // the job's end
   bool grace_over = false;   // no report after the settle time: search for duplicate jobs
   std::string model_error;   // from Polled
+  int late_answers = 0;      // searches that found the job although its status was unknown
 };
 // The facility has a report.
 struct Fetching {};

@@ -123,6 +123,7 @@ struct RunStory {
   int64_t num_events = 0;
   Time written, first_event, last_event;
   std::string config_sha256, model_sha256;
+  std::optional<history::StopRuleMet> stop_rule;  // no round follows
   std::vector<FacilityName> facilities;
   std::vector<CoordinatorStory> coordinators;
   std::map<int, RoundStory> rounds;
@@ -150,6 +151,7 @@ struct StoryContext {
   history::Activities live{};
   std::optional<Time> last_sign{};  // status::RunStatus::last_sign
   usage::GpusPerNode gpus{};
+  usage::Accounting accounting{};
   std::map<FacilityName, status::EndingCredential> credentials{};
 };
 

@@ -16,6 +16,7 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "xffl/base/clock.h"
 
@@ -30,9 +31,11 @@ namespace xffl::submit {
 
 class QueueSettings;
 class Scheduler;
+struct AccountedStart;
 struct JobRequest;
 struct ScriptRequest;
 struct ScriptValues;
+struct SubmittedJob;
 struct TestOnly;
 
 // The maximum number of ranks of a job.
@@ -104,6 +107,12 @@ struct QueueManager {
   /// The longest walltime of the requested partition; empty when there is no limit or no answer.
   std::optional<std::chrono::seconds> (*longest_walltime)(remote::Session& session,
                                                           const QueueSettings& settings) = nullptr;
+  /// The starts of these jobs in the accounting, by job and time. Throws kNotFound without an
+  /// accounting, and kRemote when it does not answer; null: the queue manager has none.
+  std::vector<AccountedStart> (*accounted_starts)(remote::Session& session,
+                                                  const QueueSettings& settings,
+                                                  std::span<const SubmittedJob> jobs,
+                                                  std::stop_token stop) = nullptr;
 };
 
 /// All queue managers; the first one is the default.

@@ -14,6 +14,7 @@
 #include "xffl/base/clock.h"
 #include "xffl/base/enum_names.h"
 #include "xffl/remote/session.h"
+#include "xffl/submit/accounting.h"
 #include "xffl/submit/scheduler.h"
 
 namespace xffl::submit {
@@ -75,6 +76,13 @@ std::shared_ptr<Scheduler> make_slurm_scheduler(SlurmSettings settings,
 /// The answer of `sbatch --test-only`.
 TestOnly test_only(remote::Session& session, const SlurmSettings& settings,
                    const JobRequest& request, std::stop_token stop);
+
+/// Every start of the jobs in the accounting, by job and time: sacct --duplicates. Jobs of another
+/// name are left out. Throws kNotFound without an accounting, kRemote when sacct does not answer.
+std::vector<AccountedStart> accounted_starts(remote::Session& session,
+                                             const SlurmSettings& settings,
+                                             std::span<const SubmittedJob> jobs,
+                                             std::stop_token stop);
 
 /// The longest walltime that the request's partition allows, by sinfo; empty when the partition has
 /// no limit or sinfo does not answer.

@@ -1,6 +1,7 @@
 // The node-hour ledger: what the jobs of a run used at its facilities, one row per start of a job.
 //
-// A ledger is computed from the journal alone. A requeued job has a row per start. An allocation
+// A ledger is computed from the journal, and from the schedulers' accounting when a user has asked
+// for it. A requeued job has a row per start. An allocation
 // that stays for later attempts has a row per attempt, from the moment when the attempt took the
 // allocation, and rows for its idle time between them.
 //
@@ -19,6 +20,7 @@
 #include "xffl/base/names.h"
 #include "xffl/config/experiment.h"
 #include "xffl/history/store.h"
+#include "xffl/usage/accounting.h"
 
 namespace xffl::usage {
 
@@ -56,6 +58,9 @@ struct Row {
   Outcome outcome = Outcome::kOpen;
   std::optional<Source> source;                     // absent: nothing of this start is recorded
   std::optional<double> clock_offset, clock_error;  // seconds, the facility's minus ours
+  // Of the accounting only.
+  std::optional<double> energy_joules;  // of all nodes
+  std::optional<double> billing_hours;  // the site's units
 
   std::optional<double> node_seconds() const;
   std::optional<double> gpu_seconds() const;
@@ -72,6 +77,7 @@ struct Total {
   Amount node_seconds, gpu_seconds;
   std::map<Outcome, Amount> node_seconds_by_outcome;
   std::map<Source, int> starts_by_source;
+  std::optional<double> energy_joules, billing_hours;  // of the rows that have them; absent: none
 };
 
 struct Ledger {
@@ -86,7 +92,10 @@ struct Ledger {
 using GpusPerNode = std::map<FacilityName, int>;
 GpusPerNode gpus_per_node(const config::Experiment& experiment);
 
-/// Pure. Throws kCorrupt as history::decode().
-Ledger make_ledger(const std::vector<history::StoredEvent>& events, const GpusPerNode& gpus);
+/// A start that the accounting has on record counts with the accounting's times; so does a start
+/// that left no times. The parts of a kept allocation share the accounting's time: what their sum
+/// lacks belongs to the last part. Pure. Throws kCorrupt as history::decode().
+Ledger make_ledger(const std::vector<history::StoredEvent>& events, const GpusPerNode& gpus,
+                   const Accounting& accounting = {});
 
 }  // namespace xffl::usage

@@ -1,0 +1,119 @@
+// The ledger of node-hours against the accounting of a real Slurm.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "e2e/testbed_project.h"
+#include "xffl/base/json.h"
+
+namespace xffl {
+namespace {
+
+using test::await;
+using test::Facility;
+using test::TestbedProject;
+
+// Every start of the facility's jobs: sacct --duplicates, "job|state|nodes|seconds|end".
+std::vector<std::vector<std::string>> starts_by_sacct(const Facility& facility) {
+  std::istringstream rows(
+      facility
+          .exec_as_user({"sacct", "--duplicates", "-n", "-P", "-X", "-S", "now-1hour",
+                         "--format=JobIDRaw,State,NNodes,ElapsedRaw,End"})
+          .out);
+  std::vector<std::vector<std::string>> all;
+  for (std::string row; std::getline(rows, row);) {
+    std::istringstream fields(row);
+    all.emplace_back();
+    for (std::string field; std::getline(fields, field, '|');) all.back().push_back(field);
+  }
+  return all;
+}
+
+double node_seconds_by_sacct(const Facility& facility) {
+  double sum = 0;
+  for (const auto& row : starts_by_sacct(facility)) sum += std::stod(row[2]) * std::stod(row[3]);
+  return sum;
+}
+
+Json usage(const TestbedProject& project, const std::string& flag = "--json") {
+  const ProcessResult result =
+      project.xffl({"usage", "-p", project.path().string(), "--json", flag});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err.find("not known"), std::string::npos) << result.err;
+  return parse_json(result.out, "usage");
+}
+
+// One job fails, one is requeued, and the others train: with the accounting, the ledger has the
+// site's own sum to the second. Without it, each job that ended by itself differs by at most 3 s:
+// Slurm counts whole seconds, and the time before and after the script.
+TEST(TestbedUsage, TheLedgerAgreesWithTheSitesAccounting) {
+  TestbedProject project({"--dbd"});
+  NEED_TESTBED(project);
+  const Facility& alba = project.facility("alba");
+  project.set_rounds(2);
+  project.set_fault("alba", "crash@2");
+  project.set_hold();
+  project.write_config();
+  project.hold("alba", 1);
+  project.release();
+  auto run = project.start_run();
+  const std::string requeued = project.running_job("alba");
+  ASSERT_FALSE(requeued.empty()) << project.status();
+  ASSERT_EQ(alba.exec_as_user({"scontrol", "requeue", requeued}).exit_code, 0);
+  alba.start_requeued(requeued, 2);
+  project.release("alba", 1);
+  ASSERT_EQ(run.finish(), 0);
+  for (const char* name : {"alba", "brno"}) {
+    const auto is_complete = [&] {
+      const auto rows = starts_by_sacct(project.facility(name));
+      for (const auto& row : rows)
+        if (row.size() < 5 || row[4] == "Unknown") return false;
+      return rows.size() == (name[0] == 'a' ? 4u : 2u);
+    };
+    ASSERT_TRUE(await(is_complete)) << name;
+  }
+  const Json before = usage(project);
+  const Json after = usage(project, "--accounting");
+  for (const char* name : {"alba", "brno"}) {
+    const double site = node_seconds_by_sacct(project.facility(name));
+    const Json& facility = after["facilities"][name];
+    EXPECT_EQ(facility["node_seconds"]["seconds"], site) << name;
+    EXPECT_EQ(facility["node_seconds"]["unknown_rows"], 0);
+    EXPECT_EQ(facility["rows_by_source"]["accounting"], facility["starts"]);
+  }
+  EXPECT_EQ(after["facilities"]["alba"]["starts"], 4);
+  for (const Json& row : before["rows"]) {
+    const auto same = [&](const Json& other) {
+      return other["facility"] == row["facility"] && other["job"] == row["job"] &&
+             other["restart"] == row["restart"];
+    };
+    const auto found = std::find_if(after["rows"].begin(), after["rows"].end(), same);
+    ASSERT_NE(found, after["rows"].end()) << row.dump();
+    EXPECT_EQ((*found)["outcome"], row["outcome"]);
+    const double most = row["source"] == "bounded" ? 16 : 3;
+    EXPECT_NEAR((*found)["elapsed"].get<double>(), row["elapsed"].get<double>(), most)
+        << row.dump();
+  }
+  EXPECT_EQ(usage(project), after) << "the run folder keeps the answer";
+}
+
+TEST(TestbedUsage, AFacilityWithoutAccountingIsNamed) {
+  TestbedProject project;
+  NEED_TESTBED(project);
+  project.set_rounds(1);
+  project.write_config();
+  ASSERT_EQ(project.run().exit_code, 0);
+  const ProcessResult result =
+      project.xffl({"usage", "-p", project.path().string(), "--accounting"});
+  EXPECT_EQ(result.exit_code, 0);
+  for (const char* name : {"alba", "brno"})
+    EXPECT_NE(result.err.find(std::string(name) +
+                              ": the accounting is not known: the site has no accounting (sacct)"),
+              std::string::npos)
+        << result.err;
+  EXPECT_NE(result.out.find("1 job"), std::string::npos) << result.out;
+}
+
+}  // namespace
+}  // namespace xffl
