@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "command_tree.h"
 #include "commands.h"
 #include "xffl/aggregate/aggregate.h"
 #include "xffl/base/error.h"
@@ -202,7 +203,7 @@ void add_aggregate_command(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(
       "aggregate", "average Hugging Face model folders, weighted; prints the result's SHA-256");
-  command->add_option("--out", flags->out, "folder to create")->required();
+  command->add_option("--out", flags->out, "folder to create")->type_name(kFolderType)->required();
   command->add_option("--weights", flags->weights,
                       "one number per model, such as 1,3,2.5 (default: all equal)");
   command
@@ -211,7 +212,9 @@ void add_aggregate_command(CLI::App& app) {
       ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
   command->add_option("--threads", flags->num_threads, "default: all processors")
       ->check(CLI::Range(0, 4096));
-  command->add_option("folders", flags->folders, "model folders, in any order")->required();
+  command->add_option("folders", flags->folders, "model folders, in any order")
+      ->type_name(kFolderType)
+      ->required();
   command->callback([flags] { average(*flags); });
 }
 

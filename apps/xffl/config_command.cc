@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "command_tree.h"
 #include "commands.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -388,9 +389,10 @@ void add_create_flags(CLI::App& command, Flags& flags) {
                    "ask no questions: take all settings from the flags");
   command.add_flag("--force", flags.force, "replace an existing xffl.yaml");
   command.add_option("--name", flags.name, "the project's name");
-  command.add_option(
-      "--model", flags.model,
-      "Hugging Face folder that round 1 starts from; relative to the project's folder");
+  command
+      .add_option("--model", flags.model,
+                  "Hugging Face folder that round 1 starts from; relative to the project's folder")
+      ->type_name(kFolderType);
   command.add_option("--rounds", flags.rounds, "rounds of training and averaging");
   command.add_option("--facility", flags.facilities, "a facility's name; may be repeated")
       ->allow_extra_args(false);
@@ -414,7 +416,8 @@ void add_config_commands(CLI::App& app) {
       "config",
       "write a project's xffl.yaml from answers on the terminal, or from flags (--no-input)");
   const auto add_project = [&](CLI::App* to) {
-    return to->add_option("-p,--project", flags->project, "the project's folder (default: .)");
+    return to->add_option("-p,--project", flags->project, "the project's folder (default: .)")
+        ->type_name(kFolderType);
   };
   add_project(command);
   add_create_flags(*command, *flags);
@@ -424,7 +427,9 @@ void add_config_commands(CLI::App& app) {
 
   CLI::App* check = command->add_subcommand("validate", "list all problems, with file:line:column");
   CLI::Option* project = add_project(check);
-  check->add_option("file", flags->file, "a file or project folder")->excludes(project);
+  check->add_option("file", flags->file, "a file or project folder")
+      ->type_name(kPathType)
+      ->excludes(project);
   check->add_flag("--strict", flags->strict, "treat missing files as errors, too");
   check->callback([flags] { validate(*flags); });
 
@@ -438,7 +443,7 @@ void add_config_commands(CLI::App& app) {
 
   CLI::App* preset = command->add_subcommand(
       "preset", "list the known supercomputers, or print the keys and sources of one");
-  preset->add_option("name", flags->preset, "a name of the list");
+  preset->add_option("name", flags->preset, "a name of the list")->type_name(kPresetType);
   preset->callback([flags] { show_preset(flags->preset); });
 
   CLI::App* show =

@@ -4,6 +4,7 @@
 #include <map>
 #include <thread>
 
+#include "command_tree.h"
 #include "commands.h"
 #include "project.h"
 #include "round_display.h"
@@ -378,6 +379,7 @@ void add_demo_command(CLI::App& app) {
   command
       ->add_option("--out", state->options.folder,
                    "folder of the demo; an interrupted demo continues")
+      ->type_name(kFolderType)
       ->capture_default_str();
   command->add_option("--text", state->texts,
                       "it=FILE and cs=FILE: texts to use instead of Debian's help pages");
@@ -390,7 +392,8 @@ void add_demo_command(CLI::App& app) {
   command->add_option("--seed", state->options.seed)
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
-  command->add_option("--json", state->json, "write the figures to this file, too");
+  command->add_option("--json", state->json, "write the figures to this file, too")
+      ->type_name(kFileType);
   command->callback([state] {
     for (const std::string& text : state->texts) state->options.texts.insert(parse_text(text));
     run_demo(state->options, state->json);

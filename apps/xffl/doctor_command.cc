@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "command_tree.h"
 #include "commands.h"
 #include "doctor.h"
 #include "project.h"
@@ -139,7 +140,8 @@ void add_doctor_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "doctor", "check this machine and every facility before a run; submits nothing");
   add_project_options(command, flags->options);
-  command->add_option("facility", flags->facilities, "only these (default: all)");
+  command->add_option("facility", flags->facilities, "only these (default: all)")
+      ->type_name(kFacilityType);
   command->callback([flags] { doctor(flags->options, flags->facilities); });
 }
 

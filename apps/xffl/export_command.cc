@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 
+#include "command_tree.h"
 #include "commands.h"
 #include "credentials.h"
 #include "project.h"
@@ -93,7 +94,8 @@ Kind add_kind(CLI::App& exports, const std::string& name, const std::string& des
   auto options = std::make_shared<ExportOptions>();
   CLI::App* command = exports.add_subcommand(name, description);
   add_project_options(command, options->project);
-  CLI::Option* to = command->add_option(argument, options->to, meaning);
+  CLI::Option* to = command->add_option(argument, options->to, meaning)
+                        ->type_name(argument == "file" ? kFileType : kFolderType);
   command->callback([options, body = std::move(body)] { body(*options); });
   return {options.get(), command, to};
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "command_tree.h"
 #include "commands.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -269,7 +270,7 @@ void add_inspect_command(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(
       "inspect", "describe a model, token shard, job, report or run, and verify its hashes");
-  command->add_option("path", flags->path, "a file or folder")->required();
+  command->add_option("path", flags->path, "a file or folder")->type_name(kPathType)->required();
   command->add_flag("--json", flags->json, "print JSON; a journal's events one per line");
   command->add_flag("--tensors", flags->tensors, "list every tensor's dtype and shape");
   command->callback([flags] { inspect(flags->path, flags->json, flags->tensors); });

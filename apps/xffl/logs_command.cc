@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "command_tree.h"
 #include "commands.h"
 #include "project.h"
 #include "stop_on_signal.h"
@@ -288,7 +289,8 @@ void add_logs_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "logs", "print the coordinator's log, or the output of the facilities' newest jobs");
   add_project_options(command, flags->project);
-  CLI::Option* facility = command->add_option("facility", flags->facility, "a facility's name");
+  CLI::Option* facility = command->add_option("facility", flags->facility, "a facility's name")
+                              ->type_name(kFacilityType);
   command
       ->add_option("--round", flags->round,
                    "the output of this round's jobs (default: the newest); of all facilities, "

@@ -112,8 +112,8 @@ void add_console_options(CLI::App& app, ConsoleOptions& options) {
   app.add_flag("-v,--verbose", options.verbose, "show debug messages, too");
   app.add_flag("-q,--quiet", options.quiet, "show warnings and errors only");
   app.add_option("--color", options.colours,
-                 "auto, always or never (default: auto, on a terminal without NO_COLOR)")
-      ->transform(CLI::CheckedTransformer(kColours).description(""))
+                 "colours (default: auto, on a terminal without NO_COLOR)")
+      ->transform(CLI::CheckedTransformer(kColours).description("{auto,always,never}"))
       ->type_name("WHEN");
   for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
     if (!command->get_prefix_command()) add_console_options(*command, options);

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "command_tree.h"
 #include "commands.h"
 #include "project.h"
 #include "terminal.h"
@@ -245,9 +246,12 @@ void add_operate_commands(CLI::App& app) {
                         "new in xffl.yaml",
                         Request::Kind::kJoin);
   for (CLI::App* command : {leave, joins})
-    command->add_option("facility", flags->facilities, "names in xffl.yaml")->required();
+    command->add_option("facility", flags->facilities, "names in xffl.yaml")
+        ->type_name(kFacilityType)
+        ->required();
   for (CLI::App* command : {pause, resume})
-    command->add_option("facility", flags->facilities, "names in xffl.yaml (default: all)");
+    command->add_option("facility", flags->facilities, "names in xffl.yaml (default: all)")
+        ->type_name(kFacilityType);
 }
 
 }  // namespace xffl

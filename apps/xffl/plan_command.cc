@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "command_tree.h"
 #include "commands.h"
 #include "doctor.h"
 #include "project.h"
@@ -315,12 +316,15 @@ void add_render(CLI::App& app) {
   auto flags = std::make_shared<RenderFlags>();
   CLI::App* command =
       app.add_subcommand("render", "print a facility's next job script; contacts no facility");
-  command->add_option("facility", flags->facility, "the facility's name in xffl.yaml")->required();
+  command->add_option("facility", flags->facility, "the facility's name in xffl.yaml")
+      ->type_name(kFacilityType)
+      ->required();
   add_project_options(command, flags->project);
   command
       ->add_option("--round", flags->round, "the round (default: the one in progress, or the next)")
       ->check(CLI::PositiveNumber);
-  command->add_option("--out", flags->out, "write it to a file instead of the terminal");
+  command->add_option("--out", flags->out, "write it to a file instead of the terminal")
+      ->type_name(kFileType);
   command->callback([flags] { render(*flags); });
 }
 

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "command_tree.h"
 #include "credentials.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -34,11 +35,16 @@ history::RunFolder ProjectOptions::existing_run() const {
 }
 
 CLI::Option* add_project_options(CLI::App* command, ProjectOptions& options) {
-  command->add_option("-p,--project", options.project,
-                      "the folder with xffl.yaml (default: this folder)");
-  command->add_option("-w,--workdir", options.workdir,
-                      "the folder of runs/ (default: the project's folder)");
-  return command->add_option("--run", options.run, "the run, such as 0003 (default: the newest)");
+  command
+      ->add_option("-p,--project", options.project,
+                   "the folder with xffl.yaml (default: this folder)")
+      ->type_name(kFolderType);
+  command
+      ->add_option("-w,--workdir", options.workdir,
+                   "the folder of runs/ (default: the project's folder)")
+      ->type_name(kFolderType);
+  return command->add_option("--run", options.run, "the run, such as 0003 (default: the newest)")
+      ->type_name(kRunType);
 }
 
 config::Experiment experiment_of(const ProjectOptions& options, const history::RunFolder& folder) {

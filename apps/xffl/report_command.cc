@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "command_tree.h"
 #include "commands.h"
 #include "project.h"
 #include "stop_on_signal.h"
@@ -77,8 +78,10 @@ void add_report_command(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("report", "write the story of a run: an HTML file, text or JSON");
   add_project_options(command, options->project);
-  CLI::Option* output = command->add_option("-o,--output", options->output,
-                                            "the HTML file (default: runs/0001/report.html)");
+  CLI::Option* output = command
+                            ->add_option("-o,--output", options->output,
+                                         "the HTML file (default: runs/0001/report.html)")
+                            ->type_name(kFileType);
   CLI::Option* text = command->add_flag("--text", options->text, "print text");
   CLI::Option* json = command->add_flag("--json", options->json, "print JSON");
   CLI::Option* watch =

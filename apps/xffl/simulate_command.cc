@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 
+#include "command_tree.h"
 #include "commands.h"
 #include "project.h"
 #include "round_display.h"
@@ -137,15 +138,19 @@ void add_simulate_commands(CLI::App& app, int& exit_code,
   CLI::App* command = app.add_subcommand(
       "simulate", "run a program, or one facility's training, as N ranks on this machine");
   command->alias("exec");
-  command->add_option("program", options->program, "a program, or a Python script (*.py)");
+  command->add_option("program", options->program, "a program, or a Python script (*.py)")
+      ->type_name(kFileType);
   command->add_option("--world-size", options->world_size, "number of ranks")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  command->add_option("--venv", options->venv, "Python environment: its folder or bin/activate");
-  command->add_option("-p,--project", options->project,
-                      "run the training of a facility of this project");
-  command->add_option("--facility", options->facility,
-                      "the facility, when the project has several");
+  command->add_option("--venv", options->venv, "Python environment: its folder or bin/activate")
+      ->type_name(kPathType);
+  command
+      ->add_option("-p,--project", options->project,
+                   "run the training of a facility of this project")
+      ->type_name(kFolderType);
+  command->add_option("--facility", options->facility, "the facility, when the project has several")
+      ->type_name(kFacilityType);
   command->footer(
       "  xffl simulate PROGRAM [--world-size N] [--venv DIR] [--arguments ARGUMENT...]\n"
       "  xffl simulate -p PROJECT [--facility NAME] [--world-size N]\n"

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "command_tree.h"
 #include "commands.h"
 #include "project.h"
 #include "terminal.h"
@@ -157,8 +158,11 @@ void add_trust(CLI::App& app) {
   auto flags = std::make_shared<TrustFlags>();
   CLI::App* command = app.add_subcommand(
       "trust", "show the host keys of a facility, and pin them after confirmation");
-  command->add_option("facility", flags->facility, "the facility's name in xffl.yaml")->required();
-  command->add_option("-p,--project", flags->project, "the project's folder (default: .)");
+  command->add_option("facility", flags->facility, "the facility's name in xffl.yaml")
+      ->type_name(kFacilityType)
+      ->required();
+  command->add_option("-p,--project", flags->project, "the project's folder (default: .)")
+      ->type_name(kFolderType);
   command->add_option(
       "--yes", flags->fingerprints,
       "for scripts: trust only the key with this fingerprint, \"SHA256:...\"; once for "
@@ -175,7 +179,9 @@ void add_login(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "login",
       "log in to a facility; asks its questions (password, one-time code) on the terminal");
-  command->add_option("facility", flags->facility, "the facility's name in xffl.yaml")->required();
+  command->add_option("facility", flags->facility, "the facility's name in xffl.yaml")
+      ->type_name(kFacilityType)
+      ->required();
   add_project_options(command, flags->options);
   command->callback([flags] { login(flags->options, flags->facility); });
 }

@@ -9,6 +9,7 @@
 #include <regex>
 #include <string>
 
+#include "command_tree.h"
 #include "commands.h"
 #include "project.h"
 #include "stop_on_signal.h"
@@ -93,6 +94,7 @@ void add_sign_command(CLI::App& app) {
   command
       ->add_option("--key", options->key,
                    "an SSH key: private, or public with its private key in an agent")
+      ->type_name(kFileType)
       ->required();
   command->callback([options] { run_sign(*options); });
 }
@@ -110,15 +112,19 @@ void add_verify_command(CLI::App& app) {
                    "compute rounds again from their updates: all, a round such as 3, or 3-5")
       ->expected(0, 1)
       ->default_str("all");
-  command->add_option("--scratch", options->scratch,
-                      "the folder for two float32 masters of a replay (default: TMPDIR or /tmp)");
+  command
+      ->add_option("--scratch", options->scratch,
+                   "the folder for two float32 masters of a replay (default: TMPDIR or /tmp)")
+      ->type_name(kFolderType);
   command
       ->add_option("--replay-blocks", options->replay_blocks,
                    "carry N random blocks of 131,072 elements through all rounds")
       ->check(CLI::Range(1, 1'000'000'000));
   command->add_option("--seed", options->seed, "of the choice of blocks (default: random)");
-  command->add_option("--allowed-signers", options->allowed_signers,
-                      "check the signatures of `xffl sign` by this file (see ssh-keygen(1))");
+  command
+      ->add_option("--allowed-signers", options->allowed_signers,
+                   "check the signatures of `xffl sign` by this file (see ssh-keygen(1))")
+      ->type_name(kFileType);
   command->add_flag("--json", options->json, "print JSON");
   CLI::Option* replay = command->get_option("--replay");
   command->callback([options, replay] {
