@@ -43,6 +43,8 @@ testbed_packages=(openssh-server openssh-client munge slurm-wlm slurmdbd mariadb
 fault_packages=(strace libfaketime)
 # For the lint tests.
 source_packages=(clang-format)
+# For the tests of completion scripts.
+shell_packages=(zsh fish)
 # For the test of the report's page; a distribution without this package skips the test.
 browser_packages=(chromium-headless-shell)
 fuzz_packages=(clang-19 libclang-rt-19-dev)
@@ -93,10 +95,10 @@ if command -v dpkg-query >/dev/null; then
     fi
   fi
   if [ "$profile" = test ]; then
-    mapfile -t missing < <(missing_packages "${testbed_packages[@]}" "${fault_packages[@]}" "${source_packages[@]}")
+    mapfile -t missing < <(missing_packages "${testbed_packages[@]}" "${fault_packages[@]}" "${source_packages[@]}" "${shell_packages[@]}")
     if [ ${#missing[@]} -gt 0 ]; then
       if [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; then
-        step "${#missing[@]} packages for test facilities, fault injection and lint" install_without_daemons "${missing[@]}"
+        step "${#missing[@]} packages for test facilities, fault injection, shells and lint" install_without_daemons "${missing[@]}"
       else
         echo "bootstrap: missing packages: ${missing[*]}; without them tests with real facilities and faults are skipped (installing needs root)" >&2
       fi

@@ -36,6 +36,9 @@ void add_inspect_command(CLI::App& app);
 /// `cancel`, `pause` and `resume`: requests to a run; `journal`: repair of its journal.
 void add_operate_commands(CLI::App& app);
 
+/// `completion`: the completion script of a shell.
+void add_completion_command(CLI::App& app);
+
 /// `plan`: the jobs, transfers and cost of the next round; `render`: the job script that a facility
 /// would get, to read or to submit by hand.
 void add_plan_commands(CLI::App& app);

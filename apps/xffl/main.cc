@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "commands.h"
+#include "completion.h"
 #include "xffl/base/console.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
@@ -90,6 +91,7 @@ void add_commands(CLI::App& app, int& exit_code, std::vector<std::string> progra
   xffl::add_inspect_command(app);
   xffl::add_demo_command(app);
   add_generate(app);
+  xffl::add_completion_command(app);
 }
 
 // The values of -v, -q and --color.
@@ -144,6 +146,11 @@ int main(int argc, char** argv) {
   xffl::CommandLine line = xffl::split_command_line(argc, argv);
   add_commands(app, exit_code, std::move(line.program), console.colours);
   add_console_options(app, console);
+  if (!line.own.empty() && line.own.front() == xffl::kCompleteWords) {
+    line.own.erase(line.own.begin());
+    std::fputs(xffl::format_completion(xffl::complete(app, line.own)).c_str(), stdout);
+    return 0;
+  }
   try {
     require_known_command(app, line.own);
     std::reverse(line.own.begin(), line.own.end());  // CLI11 expects the reverse order
