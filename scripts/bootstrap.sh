@@ -43,8 +43,8 @@ testbed_packages=(openssh-server openssh-client munge slurm-wlm slurmdbd mariadb
 fault_packages=(strace libfaketime)
 # For the lint tests.
 source_packages=(clang-format)
-# For the tests of completion scripts.
-shell_packages=(zsh fish)
+# For the tests of completion scripts and manual pages.
+shell_packages=(zsh fish groff mandoc)
 # For the test of the report's page; a distribution without this package skips the test.
 browser_packages=(chromium-headless-shell)
 fuzz_packages=(clang-19 libclang-rt-19-dev)

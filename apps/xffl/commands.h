@@ -39,6 +39,9 @@ void add_operate_commands(CLI::App& app);
 /// `completion`: the completion script of a shell.
 void add_completion_command(CLI::App& app);
 
+/// `man`: the manual pages of `app`, which outlives the command.
+void add_man_command(CLI::App& app);
+
 /// `plan`: the jobs, transfers and cost of the next round; `render`: the job script that a facility
 /// would get, to read or to submit by hand.
 void add_plan_commands(CLI::App& app);

@@ -92,6 +92,7 @@ void add_commands(CLI::App& app, int& exit_code, std::vector<std::string> progra
   xffl::add_demo_command(app);
   add_generate(app);
   xffl::add_completion_command(app);
+  xffl::add_man_command(app);
 }
 
 // The values of -v, -q and --color.

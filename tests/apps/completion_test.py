@@ -250,6 +250,22 @@ class Fish(InProject):
             self.assertEqual(sorted(one.partition("\t")[0] for one in text.splitlines()), sorted(expected), line)
 
 
+class Installation(InProject):
+    def test_puts_scripts_where_the_shells_look(self):
+        if not (BUILD / "man1/xffl.1").exists():
+            self.skipTest("the target man_pages is not built")
+        prefix = self.home / "prefix"
+        subprocess.run(["cmake", "--install", BUILD, "--component", "xffl", "--prefix", prefix], check=True, capture_output=True,
+                       timeout=50)
+        for shell, file in (("bash", "bash-completion/completions/xffl"), ("zsh", "zsh/site-functions/_xffl"),
+                            ("fish", "fish/vendor_completions.d/xffl.fish")):
+            self.assertEqual((prefix / "share" / file).read_text(encoding="utf-8"),
+                             self.run_quietly(["xffl", "completion", shell]))
+        self.assertTrue((prefix / "share/man/man1/xffl-run.1").exists())
+        run = subprocess.run([prefix / "bin/xffl", "--version"], capture_output=True, check=False, timeout=50)
+        self.assertEqual(run.returncode, 0, run.stderr)
+
+
 if __name__ == "__main__":
     BUILD = pathlib.Path(sys.argv.pop(1)).resolve()
     docs.BIN = BUILD / "bin"
