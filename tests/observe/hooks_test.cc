@@ -186,7 +186,7 @@ TEST(HookKinds, AreKindsOfEvents) {
     EXPECT_TRUE(kinds.contains(word)) << word;
     ++count;
   }
-  EXPECT_EQ(count, 12);
+  EXPECT_EQ(count, 13);
   for (const std::string& kind : config::Hooks().on) EXPECT_TRUE(kinds.contains(kind)) << kind;
 }
 
