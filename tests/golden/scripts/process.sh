@@ -15,12 +15,10 @@ fi
 
 # The owner: process id and start time (field 22 of /proc/PID/stat; exec keeps both), and the nonce.
 IFS= read -r stat <"/proc/$$/stat" || exit 1
-# shellcheck disable=SC2086  # split into fields; the text after the last ')' starts with field 3
-set -- ${stat##*) }
-owner=$$.${20}
+# The text after the last ')' starts with field 3. zsh does not split an unquoted variable into words.
+owner=$$.$(printf '%s\n' "${stat##*) }" | cut -d ' ' -f 20)
 printf '%s %s\n' "$owner" 0123456789abcdef0123456789abcdef >claim/owner.part || exit 1
 mv claim/owner.part claim/owner || exit 1
-set --
 
 # One line per moment of this start, for the account of node-hours (docs/reference/job_json.md). A failed write costs nothing.
 stamp() { { echo "$1 $(date +%s)${2:+ $2}" >>claim/times; } 2>/dev/null || :; }
