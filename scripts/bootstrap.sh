@@ -169,6 +169,25 @@ if [ "$profile" = test ]; then
       --target "$deps/readers" tensorboard==2.21.0 absl-py==2.5.1 prometheus_client==0.26.0 \
       jsonschema==4.26.0 jsonschema-specifications==2025.9.1 referencing==0.37.0 rpds-py==2026.9.1 attrs==26.1.0
   fi
+  # The public RO-Crate validator: 32 MB; the package rocrate has the JSON-LD context.
+  if [ ! -d "$deps/rocrate/rocrate" ]; then
+    rm -rf "$deps/rocrate"
+    step "RO-Crate validator" "$venv/bin/pip" install --disable-pip-version-check --no-input --no-compile -q \
+      --target "$deps/rocrate" roc-validator==0.13.0
+    step "RO-Crate context" "$venv/bin/pip" install --disable-pip-version-check --no-input --no-compile -q --no-deps \
+      --target "$deps/rocrate" rocrate==0.16.0
+  fi
+  # The public verifier of OpenSSF model signatures: 51 MB.
+  if [ ! -d "$deps/model_signing/model_signing" ]; then
+    rm -rf "$deps/model_signing"
+    step "model_signing" "$venv/bin/pip" install --disable-pip-version-check --no-input --no-compile -q \
+      --target "$deps/model_signing" model-signing==1.1.1 pyopenssl
+  fi
+  # docs/ as a web site: 17 MB.
+  if [ ! -d "$deps/mkdocs/mkdocs" ]; then
+    rm -rf "$deps/mkdocs"
+    step "mkdocs" "$venv/bin/pip" install --disable-pip-version-check --no-input --no-compile -q --target "$deps/mkdocs" mkdocs==1.6.1
+  fi
   # transformers 4 writes the older format of HF's config.json; its folder is separate from the venv's version 5.
   if [ ! -d "$deps/transformers4/requests" ]; then
     rm -rf "$deps/transformers4"

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "command_tree.h"
 #include "commands.h"
@@ -10,6 +11,7 @@
 #include "project.h"
 #include "xffl/base/error.h"
 #include "xffl/exports/model_card.h"
+#include "xffl/exports/model_signature.h"
 #include "xffl/exports/prometheus.h"
 #include "xffl/exports/ro_crate.h"
 #include "xffl/exports/tables.h"
@@ -26,6 +28,7 @@ struct ExportOptions {
   ProjectOptions project;
   fs::path to;  // empty: the default
   exports::ModelCard card;
+  fs::path signing_key;  // empty: no signature
 };
 
 void export_tensorboard(const ExportOptions& options) {
@@ -49,7 +52,10 @@ void export_csv(const ExportOptions& options) {
 void export_model(const ExportOptions& options) {
   const history::RunFolder folder = options.project.existing_run();
   with_context("while exporting the model", [&] {
-    exports::export_model(story_of(options.project, folder), folder, options.card, options.to);
+    std::optional<exports::SigningKey> key;
+    if (!options.signing_key.empty()) key.emplace(options.signing_key);
+    exports::export_model(story_of(options.project, folder), folder, options.card, options.to,
+                          key ? &*key : nullptr);
   });
   std::printf("%s\n", options.to.c_str());
 }
@@ -134,6 +140,11 @@ void add_export_commands(CLI::App& app) {
   model.command->add_option("--base-model", card.base_model,
                             "the model that the training began with, such as "
                             "meta-llama/Llama-3.2-1B");
+  model.command
+      ->add_option("--signing-key", model.options->signing_key,
+                   "a private key (PEM, elliptic curve): the folder gets an OpenSSF model "
+                   "signature, model.sig")
+      ->type_name("FILE");
   model.command->add_option("--round", card.round, "the model's round (default: the newest)")
       ->check(CLI::Range(1, 1000000));
   const Kind crate = add_kind(*command, "ro-crate", "the run's provenance: ro-crate-metadata.json",

@@ -145,7 +145,7 @@ std::string format_model_card(const RunStory& story, const ModelCard& card, bool
 }
 
 void export_model(const RunStory& story, const history::RunFolder& run, const ModelCard& card,
-                  const fs::path& to) {
+                  const fs::path& to, const SigningKey* key) {
   const RoundStory& round = published_round(story, card.round);
   const fs::path from = run.global(round.number);
   if (fs::exists(fs::symlink_status(to)))
@@ -169,6 +169,10 @@ void export_model(const RunStory& story, const history::RunFolder& run, const Mo
   checkpoint::verify_folder(work, manifest);
   fs::copy_file(from / checkpoint::kManifestName, work / checkpoint::kManifestName);
   write_file_atomic(work / "README.md", format_model_card(story, card, is_adapter), 0644);
+  if (key != nullptr) {
+    const std::string name = fs::absolute(to).lexically_normal().filename().string();
+    write_file_atomic(work / kModelSignatureName, sign_model_folder(work, name, *key), 0644);
+  }
   rename_durable(work, to);
 }
 

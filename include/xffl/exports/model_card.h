@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 
+#include "xffl/exports/model_signature.h"
 #include "xffl/history/run_folder.h"
 #include "xffl/report/run_story.h"
 
@@ -25,9 +26,11 @@ std::string format_model_card(const report::RunStory& story, const ModelCard& ca
 
 /// Makes the folder `to`, whole or not at all: hard links to the weights of the round's model where
 /// the file system permits them, else copies; copies of all other files; README.md. Hashes every
-/// file. Throws kUsage when `to` exists, kNotFound when the model was removed, kRejected when it is
-/// not the model of the journal, kIo.
+/// file. With `key` the folder has model.sig, the OpenSSF model signature of all other files.
+/// Throws kUsage when `to` exists, kNotFound when the model was removed, kRejected when it is not
+/// the model of the journal, kIo.
 void export_model(const report::RunStory& story, const history::RunFolder& run,
-                  const ModelCard& card, const std::filesystem::path& to);
+                  const ModelCard& card, const std::filesystem::path& to,
+                  const SigningKey* key = nullptr);
 
 }  // namespace xffl::exports
