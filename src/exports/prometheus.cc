@@ -71,6 +71,7 @@ void RunFigures::add_usage(Facility* facility, const std::optional<job::JobUsage
 void RunFigures::add(const history::RecordedEvent& recorded) {
   const std::optional<Clock::UtcTime> time = parse_utc(recorded.time_utc);
   if (time) last_event_ = time;
+  spending_.add(recorded);
   const int round = recorded.scope.round;
   Facility* facility = facility_of(recorded);
   const auto set_state = [&](const char* state) {
@@ -176,6 +177,10 @@ std::string RunFigures::format(const PrometheusContext& context) const {
                                             {"failed", facility.failed},
                                             {"lost", facility.lost}})
       page.sample({{"facility", name.str()}, {"outcome", outcome}}, static_cast<double>(attempts));
+  page.metric("xffl_node_seconds", "gauge",
+              "Node-seconds that jobs have used, and the whole walltimes of open jobs.");
+  for (const auto& [name, facility] : facilities_)
+    page.sample({{"facility", name.str()}}, spending_.node_seconds(name));
   page.metric("xffl_moved_bytes_total", "counter", "Bytes of models that were moved.");
   for (const auto& [name, facility] : facilities_)
     page.sample({{"facility", name.str()}, {"direction", "sent"}},

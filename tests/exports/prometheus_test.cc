@@ -56,6 +56,15 @@ TEST(Prometheus, HasTheFiguresOfARun) {
   EXPECT_THAT(text, Not(HasSubstr("credential")));
 }
 
+TEST(Prometheus, CountsAnOpenJobWithItsWholeWalltime) {
+  SyntheticRun run(2);
+  run.plan(1, 2);
+  run.add({1, run.name(0), 1},
+          history::SubmitIntended{
+              .job_name = "j", .script_sha256 = "s", .nodes = 2, .walltime_s = 100, .keep_s = 0});
+  EXPECT_THAT(text_of(run), HasSubstr("xffl_node_seconds{facility=\"site0\"} 200\n"));
+}
+
 TEST(Prometheus, ShowsOneStateOfTheRunAndOfEachFacility) {
   SyntheticRun run;
   run.round(1, 3);

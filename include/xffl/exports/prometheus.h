@@ -15,6 +15,7 @@
 #include "xffl/base/clock.h"
 #include "xffl/base/names.h"
 #include "xffl/history/events.h"
+#include "xffl/history/spending.h"
 #include "xffl/status/status.h"
 
 namespace xffl::exports {
@@ -56,6 +57,7 @@ class RunFigures {
   std::optional<double> round_seconds_;    // of the newest published round
   std::optional<Clock::UtcTime> last_event_;
   std::map<FacilityName, Facility> facilities_;
+  history::Spending spending_;
 };
 
 /// Replaces `path` by a rename. Everybody may read the file: the collector is another user.
