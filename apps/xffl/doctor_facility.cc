@@ -1,4 +1,6 @@
 #include <array>
+#include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <span>
 #include <sstream>
@@ -8,6 +10,7 @@
 #include "xffl/base/log.h"
 #include "xffl/facility/job_script.h"
 #include "xffl/remote/ssh.h"
+#include "xffl/submit/clock_offset.h"
 #include "xffl/tokens/token_shard.h"
 #include "xffl/upkeep/purge_guard.h"
 
@@ -132,6 +135,7 @@ class FacilityCheckup {
       credential();
     }
     if (failed_ || !log_in()) return results_;
+    if (facility_.access == config::AccessKind::kSsh) clock();
     work_folder();
     data();
     image();
@@ -226,6 +230,37 @@ class FacilityCheckup {
       throw Error(ErrorKind::kRemote, "`uname` ended with " + std::to_string(result.exit_code) +
                                           ": " + log::printable(result.err, 300));
     add(Severity::kOk, "log-in", log::printable(first_line(result.out), 100));
+  }
+  // Nothing that xffl decides depends on the facility's clock; people compare times in logs, and
+  // certificates depend on it.
+  void clock() {
+    constexpr double kMostSeconds = 60;
+    check("clock", "", [&] {
+      submit::ClockFilter filter;
+      for (int sample = 0; sample < 3; ++sample) {
+        const Clock::UtcTime before = services_.clock.utc();
+        const auto answer = session_->run({"date", "+%s"}, "", kPatience, {});
+        const Clock::UtcTime after = services_.clock.utc();
+        int64_t time = 0;
+        const std::string line = first_line(answer.out);
+        const auto [end, problem] = std::from_chars(line.data(), line.data() + line.size(), time);
+        if (problem != std::errc() || end != line.data() + line.size())
+          return add(Severity::kWarning, "clock",
+                     "not compared: `date` printed '" + log::printable(line, 100) + "'",
+                     "is `date` in the PATH of a log-in without a terminal?");
+        filter.add(time, before, after);
+      }
+      const auto best = filter.best();
+      if (!best) return;  // this machine's clock was set meanwhile
+      char text[120];
+      std::snprintf(text, sizeof text, "%.1f s %s this machine's (to %.1f s)",
+                    std::abs(best->offset), best->offset < 0 ? "behind" : "ahead of", best->error);
+      if (std::abs(best->offset) - best->error <= kMostSeconds)
+        return add(Severity::kOk, "clock", text);
+      add(Severity::kWarning, "clock", text,
+          "compare this machine with a time server (`timedatectl`), or tell the site: "
+          "certificates may be refused, and times in logs do not match");
+    });
   }
   void work_folder() {
     const std::string path = facility_.workdir.str();

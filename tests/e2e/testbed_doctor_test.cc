@@ -96,6 +96,27 @@ void expect_log_in_faults(const DoctorProject& project) {
   std::filesystem::remove(certificate);
 }
 
+void expect_clock_faults(const DoctorProject& project) {
+  const Facility& alba = project.facility("alba");
+  project.restore();
+  EXPECT_THAT(project.doctor(0),
+              ContainsRegex("ok      clock            [0-9.]+ s (ahead of|behind) "
+                            "this machine's \\(to [0-9.]+ s\\)"));
+  const auto on_login = [&](const std::string& script) {
+    EXPECT_EQ(alba.exec_on_login({"sh", "-c", script}).exit_code, 0) << script;
+  };
+  on_login(
+      "printf '#!/bin/sh\\necho 1000000000\\n' >/run/date && chmod 755 /run/date && "
+      "mount --bind /run/date /usr/bin/date");
+  EXPECT_THAT(project.doctor(0),
+              AllOf(ContainsRegex("warning clock +[0-9.]+ s behind this machine"),
+                    HasSubstr("certificates may be refused")));
+  on_login("printf '#!/bin/sh\\necho soon\\n' >/run/date");
+  EXPECT_THAT(project.doctor(0),
+              HasSubstr("warning clock            not compared: `date` printed 'soon'"));
+  on_login("umount /usr/bin/date");
+}
+
 void expect_folder_faults(const DoctorProject& project) {
   const Facility& alba = project.facility("alba");
   project.edit("workdir: " + alba.scratch + "/work", "workdir: /proc/work");
@@ -172,6 +193,7 @@ TEST(TestbedDoctor, NamesEachFaultWithItsFix) {
   DoctorProject project;
   NEED_TESTBED(project);
   expect_log_in_faults(project);
+  expect_clock_faults(project);
   expect_folder_faults(project);
   expect_trainer_faults(project);
   expect_slurm_faults(project);
