@@ -22,6 +22,7 @@ constexpr auto kLongestPause = 60'000ms;
 constexpr int kMaxRefusedLogIns = 2;
 constexpr auto kFurtherIdle = 60s, kFurtherPause = 300s;
 constexpr auto kMaxLimitWait = 3s;  // callers handle longer pauses
+constexpr auto kLeftFor = 30min;
 
 // The kAuth error of a host without a trusted key, in contrast to a refused log-in.
 struct KeyProblem {
@@ -93,12 +94,49 @@ std::shared_ptr<Connection> Connector::get(const Ask* ask) {
   const auto held = lock();
   if (clock_.monotonic() - further_used_ > kFurtherIdle) further_.clear();
   if (!connection_ || !connection_->alive()) {
-    further_.clear();
     connection_.reset();
-    connection_ = connect(ask != nullptr || !ask_ ? ask : &ask_);
-    if (on_new) on_new(*connection_);
+    use(connect(ask != nullptr || !ask_ ? ask : &ask_));
   }
   return connection_;
+}
+
+void Connector::use(std::shared_ptr<Connection> connection) {
+  further_.clear();
+  connection_ = std::move(connection);
+  if (on_new) on_new(*connection_);
+}
+
+bool Connector::was_left(const SshHost& host) const {
+  const auto found = left_.find(host_label(host));
+  return found != left_.end() && clock_.monotonic() - found->second < kLeftFor;
+}
+
+bool Connector::leave(const std::shared_ptr<Connection>& failed, const std::string& problem) {
+  if (settings_.hosts.size() < 2) return false;
+  const auto held = lock();
+  if (connection_ != failed) return true;
+  const SshHost bad = host_;
+  std::vector<SshHost> others = settings_.hosts;
+  std::erase_if(others, [&](const SshHost& host) { return host == bad || was_left(host); });
+  const auto now = clock_.monotonic();
+  left_[host_label(bad)] = now;
+  if (others.empty()) return false;
+  const Refusal refusal = refusal_;
+  try {  // without a prompt: the old connection still serves
+    use(connect_to_one_of(others, nullptr));
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kCancelled) throw;
+    refusal_ = refusal;  // a refusal by another node does not forbid this node
+    for (const SshHost& host : others) left_[host_label(host)] = now;  // one try in half an hour
+    log::debug("no other log-in node", {{"facility", settings_.facility}, {"why", error.what()}});
+    return false;
+  }
+  log::warning("a log-in node is not used for 30 minutes: it cannot write",
+               {{"facility", settings_.facility},
+                {"host", host_label(bad)},
+                {"instead", host_label(host_)},
+                {"problem", problem}});
+  return true;
 }
 
 std::vector<std::shared_ptr<Connection>> Connector::get_several(int count) {
@@ -154,10 +192,19 @@ Credentials Connector::check_credentials(const Ask* ask) {
 
 std::shared_ptr<Connection> Connector::connect(const Ask* ask) {
   if (settings_.hosts.empty()) throw Error(ErrorKind::kConfig, "a facility needs a host");
+  std::vector<SshHost> hosts = settings_.hosts;
+  std::stable_partition(hosts.begin(), hosts.end(),
+                        [this](const SshHost& host) { return !was_left(host); });
+  return connect_to_one_of(hosts, ask);
+}
+
+// Returns a connection to the first of `hosts` that answers with a trusted key, and sets host_.
+std::shared_ptr<Connection> Connector::connect_to_one_of(const std::vector<SshHost>& hosts,
+                                                         const Ask* ask) {
   const Credentials credentials = check_credentials(ask);
   std::string problems;
   bool may_recover = false;
-  for (const SshHost& host : settings_.hosts) {
+  for (const SshHost& host : hosts) {
     try {
       auto connection = connect_to(host, credentials, ask);
       host_ = host;

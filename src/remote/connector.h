@@ -9,6 +9,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "connection.h"
 #include "xffl/base/clock.h"
@@ -77,7 +78,14 @@ class Connector {
   /// call is more than a minute ago.
   std::vector<std::shared_ptr<Connection>> get_several(int count);
 
-  /// get() calls on_new with each new connection, before the first use.
+  /// Replaces `failed`, through which a file could not be written, by a connection to another login
+  /// node, and logs `problem`; for half an hour new connections prefer other nodes. Returns false
+  /// and keeps `failed` when the facility has one host, when no other node can be reached without a
+  /// prompt, or when every other node was left or not reached in the last half hour. Returns true
+  /// without a new connection when another thread has replaced `failed`. Throws kCancelled.
+  bool leave(const std::shared_ptr<Connection>& failed, const std::string& problem);
+
+  /// The connector calls on_new with each new connection, before the first use.
   std::function<void(Connection&)> on_new;
 
   /// Exchanges keys with `host` through the jump hosts, without a log-in to `host`.
@@ -95,6 +103,9 @@ class Connector {
   };
 
   std::shared_ptr<Connection> connect(const Ask* ask);
+  std::shared_ptr<Connection> connect_to_one_of(const std::vector<SshHost>& hosts, const Ask* ask);
+  void use(std::shared_ptr<Connection> connection);
+  bool was_left(const SshHost& host) const;
   void connect_further(size_t count);
   void note_no_further(const Error& error);
   std::shared_ptr<Connection> connect_to(const SshHost& host, const Credentials& credentials,
@@ -117,7 +128,8 @@ class Connector {
   std::timed_mutex mutex_;  // held during a connection attempt
   const std::shared_ptr<ConnectionLimits> limits_;
   std::shared_ptr<Connection> connection_;
-  SshHost host_;  // the host of connection_
+  SshHost host_;                                      // the host of connection_
+  std::map<std::string, Clock::MonotonicTime> left_;  // hosts that leave() avoids, and since when
   std::vector<std::shared_ptr<Connection>> further_;
   Clock::MonotonicTime further_used_{};
   std::optional<Clock::MonotonicTime> further_failed_;

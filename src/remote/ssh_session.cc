@@ -27,6 +27,7 @@ class SshSession final : public Session {
       : connector_(settings, std::move(limits), std::move(ask)) {
     connector_.on_new = [this](Connection& connection) {
       connection.on_full = [this] { drop_idle(); };
+      ++generation_;
       drop_idle();
       sftp_unavailable_ = false;
     };
@@ -57,28 +58,30 @@ class SshSession final : public Session {
     return files([&](auto& way) { return way.read(path, offset, out); });
   }
   void write(const RemotePath& path, uint64_t offset, std::span<const std::byte> bytes) override {
-    files([&](auto& way) { way.write(path, offset, bytes); });
+    changing([&] { files([&](auto& way) { way.write(path, offset, bytes); }); });
   }
   void sync(const RemotePath& path) override {
-    files([&](auto& way) { way.sync(path); });
+    changing([&] { files([&](auto& way) { way.sync(path); }); });
   }
   void rename(const RemotePath& from, const RemotePath& to) override {
-    files([&](auto& way) { way.rename(from, to); });
+    changing([&] { files([&](auto& way) { way.rename(from, to); }); });
   }
   std::vector<std::string> list(const RemotePath& folder) override {
     return files([&](auto& way) { return way.list(folder); });
   }
   void make_dirs(const RemotePath& folder) override {
-    files([&](auto& way) { way.make_dirs(folder); });
+    changing([&] { files([&](auto& way) { way.make_dirs(folder); }); });
   }
   void remove_tree(const RemotePath& path, std::stop_token stop) override {
     const StopScope scope(stop);
     const auto info = stat(path);
     if (!info) return;
     // One command removes a whole tree where the facility has a shell.
-    if (settings().shell && info->type == FileInfo::Type::kFolder)
-      return ShellFiles(connector_.get()).remove_tree(path, stop);
-    files([&](auto& way) { way.remove_tree(path, stop); });
+    changing([&] {
+      if (settings().shell && info->type == FileInfo::Type::kFolder)
+        return ShellFiles(connector_.get()).remove_tree(path, stop);
+      files([&](auto& way) { way.remove_tree(path, stop); });
+    });
   }
   std::optional<std::string> sha256(const RemotePath& path, uint64_t offset,
                                     uint64_t length) override {
@@ -101,9 +104,11 @@ class SshSession final : public Session {
     return look_by_shell(moving("look at the files of " + folder.str()), folder, queries);
   }
   void put_files(const RemotePath& folder, std::span<const NewFile> new_files) override {
-    if (!settings().shell ||
-        !put_by_shell(moving("put files into " + folder.str()), folder, new_files))
-      Session::put_files(folder, new_files);
+    changing([&] {
+      if (!settings().shell ||
+          !put_by_shell(moving("put files into " + folder.str()), folder, new_files))
+        Session::put_files(folder, new_files);
+    });
   }
 
   void download(const RemotePath& path, uint64_t offset, uint64_t length, const Sink& sink,
@@ -120,23 +125,35 @@ class SshSession final : public Session {
               std::stop_token stop) override {
     const StopScope scope(stop);
     if (length == 0) return write(path, offset, {});
-    upload_ranges(bulk(length), settings().shell, path, offset, length, source, settings().streams,
-                  stop);
+    bool source_failed = false;  // then the login node is not to blame
+    const Source watched = [&](uint64_t at, std::span<std::byte> out) {
+      source_failed = true;
+      source(at, out);
+      source_failed = false;
+    };
+    changing(
+        [&] {
+          upload_ranges(bulk(length), settings().shell, path, offset, length, watched,
+                        settings().streams, stop);
+        },
+        &source_failed);
   }
 
  private:
   // An SFTP client for one thread; the destructor returns it to the idle clients.
   struct Lease {
-    Lease(SshSession& owner, const std::stop_token& stop = {}) : session(owner) {
+    Lease(SshSession& owner, const std::stop_token& stop = {})
+        : session(owner), generation(owner.generation_) {
       const auto connection = owner.connector_.get();
       sftp = owner.acquire_idle();
       if (!sftp) sftp = std::make_unique<Sftp>(connection, stop);
     }
     Lease(const Lease&) = delete;
     ~Lease() {
-      if (sftp && sftp->usable()) session.release(std::move(sftp));
+      if (sftp && sftp->usable()) session.release(std::move(sftp), generation);
     }
     SshSession& session;
+    const uint64_t generation;
     std::unique_ptr<Sftp> sftp;
   };
 
@@ -153,6 +170,23 @@ class SshSession final : public Session {
     const auto connection = connector_.get();
     if (!wants_several(*connection, length)) return {connection};
     return connector_.get_several(kBulkConnections);
+  }
+
+  // Calls `operation`, which changes files. One login node may have lost the file system that the
+  // nodes share, or have it read-only. When the node refuses a change and another node can be
+  // reached, the caller retries there: kRemote instead of kIo. No node is left when `own_error`.
+  template <class Operation>
+  void changing(Operation operation, const bool* own_error = nullptr) {
+    const auto connection = connector_.get();
+    try {
+      operation();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kIo || (own_error != nullptr && *own_error) ||
+          !connector_.leave(connection, error.what()))
+        throw;
+      throw Error(ErrorKind::kRemote,
+                  std::string(error.what()) + " (the next try uses another log-in node)");
+    }
   }
 
   // Calls `operation` with an Sftp, or with ShellFiles where SFTP does not work.
@@ -182,9 +216,10 @@ class SshSession final : public Session {
     idle_.pop_back();
     return sftp;
   }
-  void release(std::unique_ptr<Sftp> sftp) {
+  // An Sftp of an earlier connection ends.
+  void release(std::unique_ptr<Sftp> sftp, uint64_t generation) {
     const std::lock_guard lock(mutex_);
-    if (idle_.size() < kMaxIdle) idle_.push_back(std::move(sftp));
+    if (generation == generation_ && idle_.size() < kMaxIdle) idle_.push_back(std::move(sftp));
   }
   void drop_idle() {
     std::vector<std::unique_ptr<Sftp>> dropped;  // destroyed after the mutex is released
@@ -197,6 +232,7 @@ class SshSession final : public Session {
   std::mutex mutex_;
   std::vector<std::unique_ptr<Sftp>> idle_;
   std::atomic<bool> sftp_unavailable_ = false;
+  std::atomic<uint64_t> generation_ = 0;  // of the connection
   Connector connector_;
 };
 

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "ssh_test.h"
+#include "xffl/base/log.h"
 
 namespace xffl::remote {
 namespace {
@@ -124,6 +125,117 @@ TEST_F(SshLink, TriesTheNextLogInNode) {
   gone.stop();
   expect_works(*make_ssh_session(settings));
 }
+
+// Two login nodes with one file system, which the first of them cannot write.
+class SshNodeThatCannotWrite : public SshTest, public testing::WithParamInterface<std::string> {
+ protected:
+  void SetUp() override {
+    SshTest::SetUp();
+    if (!IsSkipped() && !test::Sshd::no_own_view().empty())
+      GTEST_SKIP() << test::Sshd::no_own_view();
+  }
+
+  /// `first` and `second` in this order, both trusted.
+  static SshSettings both(const test::Sshd& first, const test::Sshd& second) {
+    auto settings = second.settings();
+    settings.hosts.insert(settings.hosts.begin(), first.settings().hosts[0]);
+    settings.keys.insert(settings.keys.begin(), first.key());
+    std::ofstream(second.known_hosts(), std::ios::app) << read_file(first.known_hosts(), 10'000);
+    return settings;
+  }
+
+  test::TempDir shared_;
+};
+
+TEST_P(SshNodeThatCannotWrite, AnotherOneIsUsedAndTheUserIsToldOnce) {
+  const std::string folder = shared_.path().string();
+  test::Sshd bad({.own_view = "folder='" + folder + "'; " + GetParam()}), good;
+  std::ofstream(good.dir() / "authorized_keys", std::ios::app)
+      << read_file(bad.dir() / "id.pub", 10'000);
+  const auto log_file = good.dir() / "xffl.log";
+  log::set_file(log_file);
+  const std::string bytes(300'000, 'x');
+  const auto put = [&](Session& session, const std::string& name) {
+    session.upload(RemotePath(folder + "/" + name), 0, bytes.size(),
+                   [&](uint64_t, std::span<std::byte> out) {
+                     std::fill(out.begin(), out.end(), std::byte{'x'});
+                   },
+                   {});
+  };
+  const std::vector<std::function<void(Session&)>> changes = {
+      [&](Session& session) { put(session, "large"); },
+      [&](Session& session) {
+        session.write(RemotePath(folder + "/small"), 0, std::as_bytes(std::span(bytes)));
+      },
+      [&](Session& session) {
+        const std::vector<NewFile> files = {{"one", bytes}, {"two", bytes}};
+        session.put_files(RemotePath(folder + "/new"), files);
+      },
+  };
+  for (const auto& change : changes) {
+    const auto session = make_ssh_session(both(bad, good));
+    const Error first = error_of([&] { change(*session); });
+    EXPECT_EQ(first.kind(), ErrorKind::kRemote) << first.what();
+    EXPECT_THAT(first.what(), testing::HasSubstr("the next try uses another log-in node"));
+    change(*session);  // through the good node
+    change(*session);
+  }
+  log::set_file({});
+  EXPECT_EQ(read_file(folder + "/large", 1 << 20), bytes);
+  EXPECT_EQ(read_file(folder + "/small", 1 << 20), bytes);
+  EXPECT_EQ(read_file(folder + "/new/two", 1 << 20), bytes);
+  EXPECT_EQ(bad.count("Accepted publickey"), 3) << "once for each session";
+  EXPECT_EQ(good.count("Accepted publickey"), 3);
+  const std::string log = read_file(log_file, 1 << 20);
+  size_t told = 0;
+  for (size_t at = 0; (at = log.find("it cannot write", at)) != std::string::npos; ++at) ++told;
+  EXPECT_EQ(told, 3u) << log;
+}
+
+// When no other node can be reached, the error is that of the file, and the link stays.
+TEST_P(SshNodeThatCannotWrite, WithoutAnotherOneTheErrorNamesTheFile) {
+  const std::string folder = shared_.path().string();
+  test::Sshd bad({.own_view = "folder='" + folder + "'; " + GetParam()}), gone;
+  const auto session = make_ssh_session(both(bad, gone));
+  expect_works(*session);
+  gone.stop();
+  const std::string bytes(300'000, 'x');
+  for (int i = 0; i < 3; ++i) {
+    const Error error = error_of(
+        [&] { session->write(RemotePath(folder + "/file"), 0, std::as_bytes(std::span(bytes))); });
+    EXPECT_EQ(error.kind(), ErrorKind::kIo) << error.what();
+    EXPECT_THAT(error.what(), testing::HasSubstr(folder + "/file"));
+  }
+  expect_works(*session);
+  EXPECT_EQ(bad.count("Accepted publickey"), 1);
+}
+
+// A file system that is full for all nodes: each node is tried once, and the error is then kIo.
+TEST_P(SshNodeThatCannotWrite, WhenNoNodeCanWriteEachIsTriedOnce) {
+  const std::string folder = shared_.path().string(),
+                    view = "folder='" + folder + "'; " + GetParam();
+  test::Sshd one({.own_view = view}), two({.own_view = view});
+  std::ofstream(two.dir() / "authorized_keys", std::ios::app)
+      << read_file(one.dir() / "id.pub", 10'000);
+  const auto session = make_ssh_session(both(one, two));
+  const std::string bytes(300'000, 'x');
+  const auto write = [&] {
+    return error_of([&] {
+             session->write(RemotePath(folder + "/file"), 0, std::as_bytes(std::span(bytes)));
+           })
+        .kind();
+  };
+  EXPECT_EQ(write(), ErrorKind::kRemote);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(write(), ErrorKind::kIo);
+  EXPECT_EQ(one.connections(), 1);
+  EXPECT_EQ(two.connections(), 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    SshLink, SshNodeThatCannotWrite,
+    testing::Values("mount --bind \"$folder\" \"$folder\"; mount -o remount,bind,ro \"$folder\"",
+                    "mount -t tmpfs -o size=64k none \"$folder\""),
+    [](const auto& each) { return std::string(each.index == 0 ? "ReadOnly" : "Full"); });
 
 TEST_F(SshLink, ConnectsThroughATrustedJumpHost) {
   test::Sshd jump, inner;

@@ -65,6 +65,12 @@ std::string Sshd::missing() {
   return "";
 }
 
+std::string Sshd::no_own_view() {
+  const ProcessResult tried = run_process(
+      {.argv = {"unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"}, .timeout = 30s});
+  return tried.exit_code == 0 ? "" : "a mount namespace is refused: " + tried.err;
+}
+
 Sshd::Sshd(SshdOptions options) : options_(std::move(options)) {
   fs::create_directory(dir_ / "home");
   make_key("id");
@@ -152,8 +158,13 @@ void Sshd::write_config() {
 
 void Sshd::start() {
   const int listening = count("Server listening on");
-  pid_ = start_detached({.argv = {kServer, "-D", "-e", "-f", (dir_ / "sshd_config").string()}},
-                        dir_ / "log");
+  std::vector<std::string> argv = {kServer, "-D", "-e", "-f", (dir_ / "sshd_config").string()};
+  if (!options_.own_view.empty()) {
+    const std::vector<std::string> inside = {
+        "unshare", "--mount", "sh", "-c", "set -e\n" + options_.own_view + "\nexec \"$0\" \"$@\""};
+    argv.insert(argv.begin(), inside.begin(), inside.end());
+  }
+  pid_ = start_detached({.argv = argv}, dir_ / "log");
   for (int i = 0; i < 500; ++i) {
     if (count("Server listening on") > listening) return;
     if (::waitpid(pid_, nullptr, WNOHANG) == pid_) break;

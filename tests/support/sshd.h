@@ -22,12 +22,17 @@ struct SshdOptions {
   bool sftp_only = false;               // ForceCommand internal-sftp
   bool authorize_key = true;            // false: only certificates are accepted
   std::string host_key_type = "ed25519";
+  /// A POSIX script that mounts the server's own view of the files (in a mount namespace); see
+  /// Sshd::no_own_view().
+  std::string own_view;
 };
 
 class Sshd {
  public:
   /// The reason why no sshd can run here; empty when one can.
   static std::string missing();
+  /// The reason why a server cannot have mounts of its own here; empty when it can.
+  static std::string no_own_view();
 
   explicit Sshd(SshdOptions options = {});
   Sshd(const Sshd&) = delete;
