@@ -56,7 +56,7 @@ std::string trace_of(const history::RunFolder& folder) {
   std::string trace;
   for (const std::filesystem::path& path :
        {folder.journal(), std::filesystem::path(folder.journal().string() + "-wal"), folder.live(),
-        folder.accounting()}) {
+        folder.accounting(), folder.verification()}) {
     std::error_code absent;
     trace += std::to_string(std::filesystem::file_size(path, absent)) + " ";
     trace +=

@@ -13,6 +13,7 @@
 #include "commands.h"
 #include "project.h"
 #include "stop_on_signal.h"
+#include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
@@ -52,6 +53,24 @@ verify::Rounds rounds_of(const std::string& text) {
   return {first, last};
 }
 
+// A run's folder on a file system that permits no writes is verified all the same.
+void keep(const history::RunFolder& folder, const verify::Verification& result) {
+  const std::filesystem::path path = folder.verification();
+  std::vector<history::KeptCheck> earlier;
+  try {
+    earlier = history::read_kept_checks(path);
+  } catch (const Error& error) {
+    log::warning("the results of earlier verifications are lost", {{"problem", error.what()}});
+  }
+  try {
+    write_file_atomic(path,
+                      history::format_kept_checks(history::merged(
+                          std::move(earlier), verify::kept_checks(result, SystemClock().utc()))));
+  } catch (const Error& error) {
+    log::info("the result is not kept for `xffl report`", {{"problem", error.what()}});
+  }
+}
+
 uint64_t random_seed() { return std::stoull(random_hex(4), nullptr, 16); }
 
 void run_sign(const SignOptions& options) {
@@ -74,8 +93,10 @@ void run_verify(const VerifyOptions& options) {
   if (!options.allowed_signers.empty()) open_file(options.allowed_signers, O_RDONLY);
   settings.stop = signals.token();
   settings.on_progress = [](const std::string& text) { log::info(text); };
-  const verify::Verification result = verify::verify_run(
-      options.project.existing_run(), std::filesystem::absolute(options.project.project), settings);
+  const history::RunFolder folder = options.project.existing_run();
+  const verify::Verification result =
+      verify::verify_run(folder, std::filesystem::absolute(options.project.project), settings);
+  keep(folder, result);
   std::fputs((options.json ? verify::format_json(result) : verify::format_text(result)).c_str(),
              stdout);
   const int64_t failed = result.num("failed");

@@ -173,6 +173,30 @@ Troubles troubles_of(const RunStory& story) {
   return troubles;
 }
 
+int64_t failed_checks(const RunStory& story) {
+  return std::count_if(story.checks.begin(), story.checks.end(),
+                       [](const history::KeptCheck& check) { return check.result == "failed"; });
+}
+
+std::string trust_answer(const RunStory& story) {
+  const int64_t failed = failed_checks(story);
+  if (failed > 0)
+    return std::to_string(failed) + (failed == 1 ? " check FAILED" : " checks FAILED");
+  const int round = story.verified_round();
+  if (round < 0) return "never verified";
+  return round == story.rounds_published ? "verified"
+                                         : "verified up to round " + std::to_string(round);
+}
+
+std::string trust_more(const RunStory& story) {
+  const std::string chain = "chain of " + std::to_string(story.num_events) + " events intact";
+  if (story.checks.empty()) return chain + "; `xffl verify` checks the files";
+  const auto made = std::count_if(story.checks.begin(), story.checks.end(),
+                                  [](const auto& check) { return check.result != "not checked"; });
+  return chain + "; " + std::to_string(made) + " of " + std::to_string(story.checks.size()) +
+         " checks made by `xffl verify`";
+}
+
 void write_tiles(HtmlWriter& html, const RunStory& story) {
   const std::vector<MeanLoss> means = mean_losses(story);
   const Troubles troubles = troubles_of(story);
@@ -185,8 +209,7 @@ void write_tiles(HtmlWriter& html, const RunStory& story) {
        "failed attempts: " + std::to_string(troubles.failed) + ", missing: " +
            std::to_string(troubles.missing) + ", pauses: " + std::to_string(troubles.pauses) +
            ", stops: " + std::to_string(troubles.ends));
-  tile(html, "#trust", "Can I trust it?", "chain intact",
-       std::to_string(story.num_events) + " events read; files not verified by this report");
+  tile(html, "#trust", "Can I trust it?", trust_answer(story), trust_more(story));
   html.close();
 }
 
@@ -394,17 +417,49 @@ void write_identities(HtmlWriter& html, const RunStory& story) {
   close_table(html);
 }
 
+std::string check_details(const history::KeptCheck& check) {
+  std::string text =
+      check.passed > 0 ? check.content + " (" + std::to_string(check.passed) + ")" : "";
+  const auto add = [&text](const std::string& more) { text += (text.empty() ? "" : "; ") + more; };
+  for (const std::string& failure : check.failures) add(failure);
+  const auto shown = static_cast<int64_t>(check.failures.size());
+  if (check.failed > shown) add("and " + std::to_string(check.failed - shown) + " more");
+  for (const std::string& reason : check.not_checked) add("not checked: " + reason);
+  return text;
+}
+
+// What `xffl verify` told the user, check by check.
+void write_checks(HtmlWriter& html, const RunStory& story) {
+  if (story.checks.empty()) return;
+  const int round = story.verified_round();
+  if (round >= 0 && round < story.rounds_published)
+    note(html, "The rounds after " + std::to_string(round) +
+                   " were published after the verification: run `xffl verify` again.");
+  open_table(html);
+  html.element(
+      "caption",
+      "The newest result of each check of `xffl verify`, as verification.json in the run's "
+      "folder has it");
+  html.head_row({"check", "result", "made", "up to event", "subject"});
+  for (const history::KeptCheck& check : story.checks)
+    html.row({check.name, check.result == "failed" ? "FAILED" : check.result, check.checked_at,
+              std::to_string(check.events), check_details(check)});
+  close_table(html);
+}
+
 void write_trust(HtmlWriter& html, const RunStory& story) {
   open_section(html, "trust", "Can I trust it?");
   html.open("ul");
   html.element("li", "ok: the journal's chain of " + std::to_string(story.num_events) +
                          " events, read for this report");
   html.element("li", "ok: each event can follow from the events before it");
-  html.element("li", "not checked: the files of models and updates");
+  if (story.checks.empty())
+    html.element("li", "not checked: the files of models and updates; `xffl verify` checks them");
   html.element("li",
                "not provable: the training and the data of a facility, beyond its own report; the "
                "author of the journal, which has no signature");
   html.close();
+  write_checks(html, story);
   write_identities(html, story);
   open_table(html);
   html.head_row({"fact", "value"});

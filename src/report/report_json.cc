@@ -61,6 +61,12 @@ Json round_json(const RoundStory& round) {
   return json;
 }
 
+std::vector<std::string> printable(const std::vector<std::string>& texts) {
+  std::vector<std::string> all;
+  for (const std::string& text : texts) all.push_back(log::printable(text));
+  return all;
+}
+
 }  // namespace
 
 std::string format_json(const RunStory& story) {
@@ -114,6 +120,18 @@ std::string format_json(const RunStory& story) {
          {"followed", one.followed}});
   json["usage"] = usage::to_json(story.ledger);
   json["clock_anomalies"] = story.clock_anomalies;
+  json["verified_round"] =
+      story.verified_round() < 0 ? Json(nullptr) : Json(story.verified_round());
+  json["checks"] = Json::array();
+  for (const history::KeptCheck& check : story.checks)
+    json["checks"].push_back({{"check", log::printable(check.name)},
+                              {"result", check.result},
+                              {"checked_at", log::printable(check.checked_at)},
+                              {"events", check.events},
+                              {"passed", check.passed},
+                              {"failed", check.failed},
+                              {"failures", printable(check.failures)},
+                              {"not_checked", printable(check.not_checked)}});
   json["notes"] = story.notes;
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -83,6 +83,23 @@ std::string changed_identities(const RunStory& story) {
   return text;
 }
 
+std::string checks_text(const RunStory& story) {
+  if (story.checks.empty())
+    return "not checked: the files of models and updates; `xffl verify` checks them\n";
+  std::string text;
+  for (const history::KeptCheck& check : story.checks) {
+    if (check.result == "not checked") continue;
+    text += (check.result == "ok" ? "ok: " : "FAILED: ") + log::printable(check.name, 60) +
+            ", by " + "`xffl verify` at " + log::printable(check.checked_at, 40) + "\n";
+    for (const std::string& failure : check.failures)
+      text += "  " + log::printable(failure, 300) + "\n";
+  }
+  const int round = story.verified_round();
+  if (round >= 0 && round < story.rounds_published)
+    text += "not checked: the rounds after " + std::to_string(round) + "\n";
+  return text;
+}
+
 }  // namespace
 
 std::string format_text(const RunStory& story) {
@@ -107,8 +124,8 @@ std::string format_text(const RunStory& story) {
   text += heading("What did it cost?") + usage::format_text(story.ledger);
   text += troubles(story);
   text += heading("Can I trust it?") + "ok: the journal's chain of " +
-          std::to_string(story.num_events) +
-          " events\nnot checked: the files of models and updates\n" + changed_identities(story);
+          std::to_string(story.num_events) + " events\n" + checks_text(story) +
+          changed_identities(story);
   for (const std::string& one : story.notes) text += log::printable(one, 500) + "\n";
   return text;
 }

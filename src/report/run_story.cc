@@ -454,6 +454,40 @@ RunStory make_story(const std::vector<history::StoredEvent>& events, const Story
   return story;
 }
 
+namespace {
+
+// A check of another journal, as of a run folder that was replaced, is left out.
+void read_checks(const history::RunFolder& folder, const std::vector<history::StoredEvent>& events,
+                 RunStory& story) {
+  try {
+    story.checks = history::read_kept_checks(folder.verification());
+  } catch (const Error& error) {
+    story.notes.push_back("the result of `xffl verify` was not read: " + std::string(error.what()));
+  }
+  const auto of_another_journal = [&](const history::KeptCheck& check) {
+    if (check.events == 0) return false;
+    return check.events > static_cast<int64_t>(events.size()) ||
+           events[static_cast<size_t>(check.events - 1)].time_utc != check.last_event_at;
+  };
+  if (std::erase_if(story.checks, of_another_journal) > 0)
+    story.notes.push_back(
+        "verification.json is of another journal than journal.db: run `xffl verify` again");
+}
+
+}  // namespace
+
+int RunStory::verified_round() const {
+  int64_t covered = -1;  // events
+  for (const history::KeptCheck& check : checks)
+    if (check.result != "not checked")
+      covered = covered < 0 ? check.events : std::min(covered, check.events);
+  if (covered < 0) return -1;
+  int newest = 0;
+  for (const auto& [number, round] : rounds)
+    if (round.published_seq > 0 && round.published_seq <= covered) newest = number;
+  return newest;
+}
+
 RunStory collect_story(const history::RunFolder& folder, StoryContext context) {
   if (!std::filesystem::exists(folder.journal()))
     throw Error(ErrorKind::kNotFound,
@@ -470,7 +504,9 @@ RunStory collect_story(const history::RunFolder& folder, StoryContext context) {
   } catch (const Error& error) {
     without_accounting = error.what();
   }
-  RunStory story = make_story(history::read_events(folder.journal()), context);
+  const std::vector<history::StoredEvent> events = history::read_events(folder.journal());
+  RunStory story = make_story(events, context);
+  read_checks(folder, events, story);
   if (!without_accounting.empty())
     story.notes.push_back("the accounting was not read: " + without_accounting);
   uint64_t left = kMaxMetricsBytes;

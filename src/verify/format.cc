@@ -43,6 +43,29 @@ std::string check_text(const Check& check) {
 
 }  // namespace
 
+std::vector<history::KeptCheck> kept_checks(const Verification& verification, Clock::UtcTime now) {
+  constexpr size_t kMaxKept = 5;
+  std::vector<history::KeptCheck> kept;
+  for (const Check& check : verification.checks) {
+    history::KeptCheck one;
+    one.name = check.name;
+    one.content = check.content;
+    one.result = check.result();
+    one.checked_at = format_utc(now);
+    one.events = verification.events;
+    one.last_event_at = verification.last_time;
+    one.passed = check.passed;
+    one.failed = static_cast<int64_t>(check.failures.size());
+    for (size_t i = 0; i < std::min(kMaxKept, check.failures.size()); ++i)
+      one.failures.push_back(log::printable(check.failures[i].subject, kMaxSubject) + ": " +
+                             log::printable(check.failures[i].problem, kMaxProblem));
+    for (size_t i = 0; i < std::min(kMaxKept, check.not_checked.size()); ++i)
+      one.not_checked.push_back(log::printable(check.not_checked[i].reason, kMaxProblem));
+    kept.push_back(std::move(one));
+  }
+  return kept;
+}
+
 std::string format_text(const Verification& verification) {
   std::string text =
       log::printable(verification.project, kMaxSubject) + " / run " + verification.run + ": " +

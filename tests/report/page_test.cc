@@ -219,5 +219,81 @@ TEST_F(Federation, KeepsTheLossesOfArchivedMetrics) {
   EXPECT_THAT(story.notes[0], HasSubstr("1 files of metrics were not read"));
 }
 
+history::KeptCheck kept(const std::string& name, const std::string& result,
+                        const history::StoredEvent& last) {
+  history::KeptCheck check;
+  check.name = name;
+  check.content = "the files";
+  check.result = result;
+  check.checked_at = "2026-11-24T01:02:03.004Z";
+  check.events = last.seq;
+  check.last_event_at = last.time_utc;
+  if (result == "ok") check.passed = 12;
+  if (result == "failed") {
+    check.failed = 7;
+    check.failures = {"r0001/global: <b>expected</b> a, found b"};
+  }
+  if (result == "not checked") check.not_checked = {"only with --replay"};
+  return check;
+}
+
+TEST_F(Federation, ShowsTheResultsOfVerifications) {
+  run("", 2);
+  const std::vector<history::StoredEvent> events = history::read_events(run_folder().journal());
+  const auto first_published = std::find_if(
+      events.begin(), events.end(), [](const auto& event) { return event.kind == "published"; });
+  const auto story_with = [&](const std::vector<history::KeptCheck>& checks) {
+    write_file_atomic(run_folder().verification(), history::format_kept_checks(checks));
+    return collect_story(run_folder(), {});
+  };
+
+  RunStory story = collect_story(run_folder(), {});
+  EXPECT_EQ(story.verified_round(), -1);
+  EXPECT_THAT(format_html(story), HasSubstr("never verified"));
+  EXPECT_THAT(format_text(story), HasSubstr("not checked: the files of models and updates"));
+  EXPECT_THAT(format_json(story), HasSubstr("\"verified_round\": null"));
+
+  story =
+      story_with({kept("chain", "ok", events.back()), kept("replay", "not checked", events[0])});
+  EXPECT_EQ(story.verified_round(), 2);
+  EXPECT_TRUE(story.notes.empty());
+  std::string page = format_html(story);
+  EXPECT_EQ(unbalanced(page), "");
+  EXPECT_THAT(page, HasSubstr(">verified<"));
+  EXPECT_THAT(page, HasSubstr("1 of 2 checks made"));
+  EXPECT_THAT(page, HasSubstr("the files (12)"));
+  EXPECT_THAT(page, HasSubstr("not checked: only with --replay"));
+  EXPECT_THAT(format_text(story), HasSubstr("ok: chain, by `xffl verify` at 2026-11-24"));
+  EXPECT_THAT(format_json(story), HasSubstr("\"verified_round\": 2"));
+
+  story = story_with({kept("chain", "ok", events.back()), kept("replay", "ok", *first_published)});
+  EXPECT_EQ(story.verified_round(), 1);
+  EXPECT_THAT(format_html(story), HasSubstr("verified up to round 1"));
+  EXPECT_THAT(format_html(story), HasSubstr("The rounds after 1 were published after"));
+  EXPECT_THAT(format_text(story), HasSubstr("not checked: the rounds after 1"));
+
+  story = story_with({kept("chain", "failed", events.back())});
+  page = format_html(story);
+  EXPECT_THAT(page, HasSubstr("1 check FAILED"));
+  EXPECT_THAT(page, HasSubstr("&lt;b&gt;expected&lt;/b&gt; a, found b; and 6 more"));
+  EXPECT_THAT(format_text(story), HasSubstr("FAILED: chain"));
+
+  history::StoredEvent foreign = events.back();
+  foreign.time_utc = "2020-01-01T00:00:00.000Z";
+  for (const int64_t seq : {foreign.seq, foreign.seq + 5}) {
+    foreign.seq = seq;
+    story = story_with({kept("chain", "ok", foreign)});
+    EXPECT_EQ(story.verified_round(), -1) << seq;
+    ASSERT_EQ(story.notes.size(), 1u);
+    EXPECT_THAT(story.notes[0], HasSubstr("of another journal"));
+  }
+
+  write_file_atomic(run_folder().verification(), "torn");
+  story = collect_story(run_folder(), {});
+  EXPECT_EQ(story.verified_round(), -1);
+  ASSERT_EQ(story.notes.size(), 1u);
+  EXPECT_THAT(story.notes[0], HasSubstr("verification.json"));
+}
+
 }  // namespace
 }  // namespace xffl::report

@@ -160,6 +160,42 @@ TEST_F(Verify, TheProgramPrintsJsonAndItsExitCodeNamesDamage) {
   EXPECT_THAT(bad.err, HasSubstr("failed"));
 }
 
+TEST_F(Verify, TheReportShowsTheNewestResults) {
+  const std::string project = made_->path().string(), runs = copy_.path().string();
+  const auto report = [&] {
+    const ProcessResult result = made_->xffl({"report", "-p", project, "-w", runs, "--text"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  EXPECT_THAT(report(), HasSubstr("`xffl verify` checks them"));
+  ASSERT_EQ(made_->xffl({"verify", "-p", project, "-w", runs, "--replay"}).exit_code, 0);
+  test::flip_byte(path() / "journal.jsonl", 30);
+  ASSERT_EQ(made_->xffl({"verify", "-p", project, "-w", runs}).exit_code, 5);
+  const std::string text = report();
+  EXPECT_THAT(text, HasSubstr("FAILED: mirror"));
+  EXPECT_THAT(text, HasSubstr("ok: replay"));  // of the first verification
+  EXPECT_THAT(text, HasSubstr("ok: chain"));
+}
+
+// A run's folder on a file system that permits no writes.
+TEST_F(Verify, AReadOnlyFolderIsCheckedAllTheSame) {
+  const ProcessResult result = run_process(
+      {.argv =
+           {"unshare", "--mount", "sh", "-ec",
+            "mount --bind \"$1\" \"$1\" || exit 77; mount -o remount,bind,ro \"$1\" || exit 77\n"
+            "! touch \"$1/x\" 2>/dev/null\nexec \"$0\" verify -p \"$2\" -w \"$3\" --replay "
+            "--read-data",
+            XFFL_BINARY_DIR "/bin/xffl", path().string(), made_->path().string(),
+            copy_.path().string()},
+       .timeout = std::chrono::seconds(120)});
+  if (result.exit_code == 77 || result.err.find("unshare") != std::string::npos)
+    GTEST_SKIP() << "no mount namespace: " << result.err;
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("0 failed"));
+  EXPECT_THAT(result.err, HasSubstr("the result is not kept"));
+  EXPECT_FALSE(fs::exists(path() / "verification.json"));
+}
+
 TEST_F(Verify, WrongArgumentsAreRefused) {
   for (const char* rounds : {"0", "3-2", "all,1", "99999999999"}) {
     const ProcessResult result =

@@ -40,6 +40,8 @@ class RunFolder {
   std::filesystem::path live() const { return path_ / "live.json"; }
   /// What the facilities' accounting has on record; exists when a user has asked for it.
   std::filesystem::path accounting() const { return path_ / "accounting.json"; }
+  /// The results of `xffl verify`; exists when a user has verified the run.
+  std::filesystem::path verification() const { return path_ / "verification.json"; }
   std::filesystem::path round(int round) const;
   std::filesystem::path global(int round) const { return this->round(round) / "global"; }
   std::filesystem::path master(int round) const { return this->round(round) / "master"; }

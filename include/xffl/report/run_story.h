@@ -15,6 +15,7 @@
 
 #include "xffl/base/clock.h"
 #include "xffl/base/names.h"
+#include "xffl/history/kept_checks.h"
 #include "xffl/history/run_folder.h"
 #include "xffl/history/run_history.h"
 #include "xffl/history/store.h"
@@ -137,8 +138,11 @@ struct RunStory {
   int clock_anomalies = 0;
   /// The training losses of the accepted attempts, by step.
   std::map<FacilityName, std::vector<StepLoss>> step_losses;
-  std::vector<std::string> notes;  // files that were not read, with the reason
+  std::vector<history::KeptCheck> checks;  // of the user's verifications; empty: never verified
+  std::vector<std::string> notes;          // files that were not read, with the reason
 
+  /// The newest published round that all checks that were made cover; -1: never verified.
+  int verified_round() const;
   /// From the first event to the newest one, or to the report while a coordinator holds the run.
   std::chrono::nanoseconds elapsed() const;
 };

@@ -21,6 +21,8 @@
 #include <string_view>
 #include <vector>
 
+#include "xffl/base/clock.h"
+#include "xffl/history/kept_checks.h"
 #include "xffl/history/run_folder.h"
 
 namespace xffl::verify {
@@ -81,6 +83,9 @@ Verification verify_run(const history::RunFolder& folder,
 
 /// Statements that no check proves.
 std::vector<std::string> not_proven();
+
+/// The results for verification.json; `now` is the time of the verification.
+std::vector<history::KeptCheck> kept_checks(const Verification& verification, Clock::UtcTime now);
 
 /// One line for each check; one more for each failure and for each reason why a part was not
 /// checked.
