@@ -94,12 +94,40 @@ def check_mean(folder, update):
             assert values != before[name], f"{name} has not changed"
 
 
+def verified(folder, code=0):
+    """The result of each check of a complete verification, and all failures."""
+    checks = json.loads(run(BIN / "xffl", "verify", "-p", folder, "--read-data", "--replay", "--replay-blocks", 50,
+                            "--json", code=code))["checks"]
+    return ({one["check"]: one["result"] for one in checks},
+            [f'{failure["subject"]}: {failure["problem"]}' for one in checks for failure in one["failures"]])
+
+
+def check_verification(folder):
+    """A run of adapters is verified whole; a flipped bit in an update, an adapter or the adapted model is named."""
+    results, failures = verified(folder)
+    assert failures == [], failures
+    assert results["replay"] == "ok" and results["blocks"] == "ok", results
+    for name in ("r0002/alba/update/adapter_model.safetensors", "r0001/global/adapter_model.safetensors",
+                 "r0000/adapted/model.safetensors"):
+        path = folder / "runs/0001" / name
+        good = path.read_bytes()
+        path.write_bytes(good[:-2] + bytes([good[-2] ^ 1]) + good[-1:])
+        _, failures = verified(folder, code=5)
+        path.write_bytes(good)
+        there, file = name.rsplit("/", 1)
+        assert any(text.startswith(there) and file in text for text in failures), (name, failures)
+        if "update" in name:
+            assert any(text.startswith("round 2: ") for text in failures), failures  # of the replay
+    assert verified(folder)[1] == []
+
+
 def federate(folder, update):
     folder.mkdir()
     make_project(folder, update)
     run(BIN / "xffl", "run", "-p", folder)
     check_traffic(folder)
     check_mean(folder, update)
+    check_verification(folder)
     current, base, val = folder / "runs/0001/CURRENT", folder / "model", folder / "val.tokens"
     with_adapter, without = nll(base, val, "--adapter", current), nll(base, val)
     assert with_adapter < without - 0.1, (with_adapter, without)
