@@ -65,7 +65,7 @@ build_for_cuda || {
 }
 # asan: modules that parse files and answers of other machines. tsan: modules that share state between threads.
 modules_under asan base checkpoint job pack tokens transfer || code=$?
-modules_under tsan aggregate history || code=$?
+modules_under tsan aggregate history observe || code=$?
 fuzz || code=$?
 stage "tests" ctest --preset dev -j"$jobs" --output-on-failure --output-junit "$report" -LE 'testbed|e2e' "$@" || code=$?
 wait "$federations" || {
