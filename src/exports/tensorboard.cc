@@ -69,6 +69,10 @@ class Export {
     if (round.planned && *round.published >= *round.planned)
       add(kGlobal, scalars_record(time, round.number,
                                   {{"round/seconds", time - seconds_of(*round.planned)}}));
+    std::vector<Scalar> used;
+    for (const auto& [name, seconds] : round.node_seconds)
+      used.push_back({"round/node_seconds/" + name.str(), seconds});
+    add(kGlobal, scalars_record(time, round.number, used));
   }
 
   // A report of round k has the losses of the model of round k - 1.

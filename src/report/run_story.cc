@@ -11,6 +11,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
+#include "xffl/history/spending.h"
 
 namespace xffl::report {
 namespace {
@@ -36,6 +37,7 @@ class Folding {
     seq_ = recorded.seq;
     time_ = time_of(recorded);
     if (story_.num_events == 0) story_.first_event = time_;
+    spending_.add(recorded);
     std::visit([this](const auto& event) { on(event); }, recorded.event);
     story_.last_event = time_;
     story_.num_events = recorded.seq;
@@ -127,6 +129,8 @@ class Folding {
   void on(const history::Published& event) {
     round().published = time_;
     round().published_seq = seq_;
+    for (const FacilityName& name : story_.facilities)
+      round().node_seconds[name] = spending_.node_seconds(name);
     story_.model_sha256 = event.model_sha256;
     story_.rounds_published = std::max(story_.rounds_published, scope_.round);
   }
@@ -231,6 +235,7 @@ class Folding {
   }
 
   RunStory& story_;
+  history::Spending spending_;
   history::EventScope scope_;
   int64_t seq_ = 0;
   Time time_;

@@ -39,7 +39,7 @@ class Reader(unittest.TestCase):
         events = read(self.folder / "global")
         self.assertEqual(set(events.Tags()["scalars"]),
                          {"round/loss/site0/it", "round/loss/site1/it", "round/change/site0", "round/change/site1",
-                          "round/seconds"})
+                          "round/seconds", "round/node_seconds/site0", "round/node_seconds/site1"})
         losses = events.Scalars("round/loss/site1/it")
         self.assertEqual([one.step for one in losses], [0, 1, 2])  # of the model of each round
         for one, expected in zip(losses, [4.1, 3.1, 2 + 2 / 3 + 0.1]):

@@ -9,10 +9,12 @@
 #include <fstream>
 #include <map>
 
+#include "event_file.h"
 #include "report/synthetic_run.h"
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/history/spending.h"
 
 namespace xffl::exports {
 namespace {
@@ -80,6 +82,32 @@ TEST_F(Tensorboard, WritesOneFileForTheRunAndOneForEachFacility) {
   // For the test with TensorBoard's own reader.
   if (const char* keep = std::getenv("XFFL_KEEP"))
     fs::copy(folder_ / "tb", keep, fs::copy_options::recursive);
+}
+
+TEST_F(Tensorboard, HasTheNodeSecondsOfEachFacilityAtThePublication) {
+  SyntheticRun run(2);
+  run.plan(1, 2);
+  run.open(1, 0);
+  run.accept(1, 0);
+  run.open(1, 1);
+  run.publish(1, {0});
+  history::Spending spending;
+  for (const history::StoredEvent& event : run.events()) spending.add(history::decode(event));
+  const report::RunStory story = run.story();
+  const report::RoundStory& round = story.rounds.at(1);
+  ASSERT_GT(spending.node_seconds(SyntheticRun::name(0)), 0);
+  ASSERT_NE(spending.node_seconds(SyntheticRun::name(0)),
+            spending.node_seconds(SyntheticRun::name(1)));
+  write(story, folder_ / "tb");
+  std::vector<Scalar> expected;
+  for (int facility = 0; facility < 2; ++facility) {
+    const FacilityName name = SyntheticRun::name(facility);
+    EXPECT_EQ(round.node_seconds.at(name), spending.node_seconds(name));
+    expected.push_back({"round/node_seconds/" + name.str(), spending.node_seconds(name)});
+  }
+  const std::string record = scalars_record(
+      std::chrono::duration<double>(round.published->time_since_epoch()).count(), 1, expected);
+  EXPECT_THAT(read_file(only_file(folder_ / "tb/global"), 1 << 20), HasSubstr(record));
 }
 
 // TensorBoard reads a file that grows: bytes that it has read must not change.

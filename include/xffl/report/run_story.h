@@ -78,6 +78,8 @@ struct RoundStory {
   std::vector<history::Participant> participants;
   std::map<FacilityName, std::string> missing;  // with the reason
   std::string model_sha256, master_sha256;
+  /// history::Spending of the run at the publication; empty: not published.
+  std::map<FacilityName, double> node_seconds{};
   /// The facility whose update came last, of a published round.
   std::optional<FacilityName> last;
 };
