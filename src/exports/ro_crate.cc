@@ -21,6 +21,13 @@ constexpr const char* kProfile = "https://w3id.org/ro/wfrun/process/0.5";
 
 Json id(const std::string& text) { return {{"@id", text}}; }
 
+// The time as process runs write it: with an offset.
+std::string time_of(Clock::UtcTime time) {
+  std::string text = format_utc(time);
+  text.replace(text.size() - 1, 1, "+00:00");  // of the Z
+  return text;
+}
+
 // RO-Crate: a single value stands without a list.
 Json one_or_list(const std::vector<Json>& values) {
   if (values.size() == 1) return values.front();
@@ -53,10 +60,11 @@ class Crate {
     Json action = {{"@id", "#" + own},
                    {"@type", "CreateAction"},
                    {"name", "training, " + own},
+                   {"description", description_of(attempt)},
                    {"agent", id("#facility-" + facility)},
                    {"instrument", id(trainer_of(attempt))},
-                   {"startTime", format_utc(*attempt.opened)},
-                   {"endTime", format_utc(*attempt.ended)}};
+                   {"startTime", time_of(*attempt.opened)},
+                   {"endTime", time_of(*attempt.ended)}};
     if (const auto base = model_before(attempt.round)) action["object"] = id(*base);
     const bool succeeded = attempt.outcome == Outcome::kAccepted;
     action["actionStatus"] =
@@ -86,14 +94,17 @@ class Crate {
           found != updates_[round.number].end())
         updates.push_back(id(found->second));
     const std::string model = add_model(round.number, round.model_sha256);
-    Json action = {{"@id", "#mean-" + number},
-                   {"@type", "CreateAction"},
-                   {"name", "weighted mean of the updates of round " + number},
-                   {"instrument", id("#xffl")},
-                   {"result", id(model)},
-                   {"endTime", format_utc(*round.published)},
-                   {"actionStatus", "http://schema.org/CompletedActionStatus"}};
-    if (round.frozen) action["startTime"] = format_utc(*round.frozen);
+    Json action = {
+        {"@id", "#mean-" + number},
+        {"@type", "CreateAction"},
+        {"name", "weighted mean of the updates of round " + number},
+        {"description", "The mean of " + std::to_string(round.participants.size()) +
+                            " updates, each with its weight, gives the model of round " + number},
+        {"instrument", id("#xffl")},
+        {"result", id(model)},
+        {"endTime", time_of(*round.published)},
+        {"actionStatus", "http://schema.org/CompletedActionStatus"}};
+    if (round.frozen) action["startTime"] = time_of(*round.frozen);
     if (!updates.empty()) action["object"] = one_or_list(updates);
     add_action(action);
   }
@@ -157,6 +168,16 @@ class Crate {
       if (attempt.round == 1 && attempt.report)
         return add_model(0, attempt.report->base_model_sha256);
     return std::nullopt;
+  }
+
+  static std::string description_of(const AttemptStory& attempt) {
+    const std::string start = "Attempt " + std::to_string(attempt.number) + " in round " +
+                              std::to_string(attempt.round) + ": ";
+    if (!attempt.report) return start + "no report";
+    if (attempt.report->update_sha256.empty()) return start + "measures the model";
+    return start + std::to_string(attempt.report->steps) + " optimizer steps on " +
+           std::to_string(attempt.report->samples) + " samples, " +
+           std::to_string(attempt.report->tokens) + " tokens";
   }
 
   // The entity of the attempt's program, as the program names itself.
