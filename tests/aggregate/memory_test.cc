@@ -1,13 +1,11 @@
 // Resident memory while averaging, measured in a child process of its own.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <string>
 
 #include "models.h"
+#include "support/peak_memory.h"
 #include "support/temp_dir.h"
 #include "xffl/aggregate/aggregate.h"
 
@@ -15,6 +13,7 @@ namespace xffl::aggregate {
 namespace {
 
 namespace fs = std::filesystem;
+using test::growth_in_child;
 
 constexpr long kModelKiB = 96 << 10;
 // A fifth of what server_step reads here; how many mapped pages are resident at a time depends on
@@ -32,39 +31,6 @@ void write_large_model(const fs::path& folder, uint32_t seed) {
   for (int i = 0; i < 48; ++i) writer.write(bytes);
   writer.finish();
   std::ofstream(folder / "config.json") << "{}";
-}
-
-long peak_kib() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.starts_with("VmHWM:")) return std::stol(line.substr(6));
-  return -1;
-}
-
-// Growth of the peak in KiB; -1 when it failed.
-long growth_in_child(const std::function<void()>& body) {
-  int ends[2];
-  if (::pipe(ends) != 0) return -1;
-  const pid_t child = ::fork();
-  if (child == 0) {
-    long growth = -1;
-    try {
-      std::ofstream("/proc/self/clear_refs") << 5;  // resets the peak
-      const long before = peak_kib();
-      body();
-      growth = peak_kib() - before;
-    } catch (const Error&) {
-      growth = -1;
-    }
-    const bool sent = ::write(ends[1], &growth, sizeof growth) == sizeof growth;
-    ::_exit(sent ? 0 : 1);
-  }
-  ::close(ends[1]);
-  long growth = -1;
-  const bool read = ::read(ends[0], &growth, sizeof growth) == sizeof growth;
-  ::close(ends[0]);
-  ::waitpid(child, nullptr, 0);
-  return read ? growth : -1;
 }
 
 TEST(AggregateMemory, DoesNotGrowWithTheModel) {
