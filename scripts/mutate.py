@@ -48,6 +48,8 @@ TRAINER = ['comm', 'llama', 'shard', 'train', 'kernels']
 GROUND = ['base', 'job', 'checkpoint', 'pack', 'tokens']
 # Programs of tests with a name other than their module's.
 MORE_TESTS = {'kernels': ['kernels_cpu', 'kernels_block'], 'train': ['trainer_cases']}
+# The tests of these modules verify whole federations.
+FEDERATED = ['verify']
 # The sources below apps/ have no module; these programs call theirs.
 APPS = ['aggregate_command', 'tokenize']
 
@@ -61,6 +63,8 @@ def stages(module):
     trainings = ['-R', r'^train\.python\.']
     if module == 'apps':
         return [unit(APPS), federations, trainings]
+    if module in FEDERATED:
+        return [['-R', rf'^{module}\.', '-LE', 'python|testbed'], federations]
     own = unit([module])
     if module in COORDINATOR:
         return [own, unit([m for m in COORDINATOR if m != module]), federations]

@@ -91,6 +91,14 @@ TEST_F(Damage, ByAMissingFileIsFound) {
   EXPECT_THAT(failures(check()), ElementsAre("updates: r0001/alba/update", "models: r0002/global"));
 }
 
+TEST_F(Damage, ByAForeignFileIsFound) {
+  write_file_atomic(path() / "r0001/global/more.safetensors", "");
+  write_file_atomic(path() / "r0002/brno/update/more.txt", "");
+  const Verification result = check();
+  EXPECT_THAT(failures(result), ElementsAre("updates: r0002/brno/update", "models: r0001/global"));
+  EXPECT_THAT(find(result, "models").failures[0].problem, HasSubstr("more.safetensors"));
+}
+
 TEST_F(Damage, ByAnotherCurrentModelIsFound) {
   fs::remove(path() / "CURRENT");
   fs::create_directory_symlink("r0001/global", path() / "CURRENT");
@@ -160,6 +168,15 @@ TEST_F(Damage, ByAModelOfAnotherRunIsFoundWithAValidChain) {
   });
   EXPECT_THAT(failures(check(everything())), Contains("models: r0002/global"));
   EXPECT_THAT(failures(check(everything())), Contains("replay: round 2"));
+}
+
+TEST_F(Damage, ByAForeignMasterIsFoundWithAValidChain) {
+  rewrite_journal(
+      changed("aggregated", 2, [](Json& json) { json["master_sha256"] = std::string(64, 'a'); }));
+  const Verification result = check(everything());
+  EXPECT_THAT(failures(result),
+              testing::IsSupersetOf({"masters: r0002/master", "replay: round 2"}));
+  EXPECT_THAT(find(result, "replay").failures[0].problem, HasSubstr("float32 master"));
 }
 
 TEST_F(Damage, ByEventsThatCannotHaveHappenedIsNamed) {
