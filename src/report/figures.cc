@@ -1,6 +1,7 @@
 #include "figures.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -81,6 +82,122 @@ std::string attempt_title(const AttemptStory& attempt) {
   for (const Span& span : attempt.spans)
     text += "; " + std::string(name_of(span.phase)) + " " + duration_text(span.end - span.begin);
   return text;
+}
+
+// A range of time that a figure shows from 0 to 100.
+struct TimeAxis {
+  Time begin, end;
+  double at(Time time) const {
+    return std::clamp(100 * count(time - begin) / count(end - begin), 0.0, 100.0);
+  }
+};
+
+// Of the attempts from round `first` on; absent when they took no time.
+std::optional<TimeAxis> time_axis(const RunStory& story, int first) {
+  std::optional<TimeAxis> axis;
+  for (const AttemptStory& attempt : story.attempts)
+    for (const Span& span : attempt.spans)
+      if (attempt.round >= first) {
+        if (!axis) axis = TimeAxis{span.begin, span.end};
+        axis->begin = std::min(axis->begin, span.begin);
+        axis->end = std::max(axis->end, span.end);
+      }
+  if (axis && axis->end <= axis->begin) axis.reset();
+  return axis;
+}
+
+// Coordinators of one place share a mark, so that a run of many restarts has few.
+std::vector<double> coordinator_marks(const RunStory& story, const TimeAxis& axis) {
+  constexpr double kDistance = 0.3;
+  std::vector<double> marks;
+  for (const CoordinatorStory& coordinator : story.coordinators)
+    if (coordinator.began >= axis.begin && coordinator.began <= axis.end)
+      if (const double at = axis.at(coordinator.began);
+          marks.empty() || at - marks.back() >= kDistance)
+        marks.push_back(at);
+  return marks;
+}
+
+// Slices of equal length, each in the colour of the phase that took most of it. A slice that had no
+// attempt for most of its time has no colour. Neighbours of one colour are one segment.
+constexpr int kSlices = 250;
+std::vector<Segment> slices_of(const std::vector<Segment>& segments) {
+  constexpr double kWidth = 100.0 / kSlices;
+  std::array<std::array<double, kNumPhases>, kSlices> times{};
+  for (const Segment& segment : segments) {
+    const int first = std::clamp(static_cast<int>(segment.begin / kWidth), 0, kSlices - 1);
+    const int last = std::clamp(static_cast<int>(segment.end / kWidth), 0, kSlices - 1);
+    for (int i = first; i <= last; ++i)
+      times.at(static_cast<size_t>(i)).at(static_cast<size_t>(segment.color)) += std::max(
+          0.0, std::min(segment.end, kWidth * (i + 1)) - std::max(segment.begin, kWidth * i));
+  }
+  std::vector<Segment> slices;
+  for (int i = 0; i < kSlices; ++i) {
+    const auto& phases = times.at(static_cast<size_t>(i));
+    double covered = 0;
+    for (const double time : phases) covered += time;
+    const auto most = std::max_element(phases.begin(), phases.end());
+    if (kWidth - covered > *most) continue;
+    const int color = static_cast<int>(most - phases.begin());
+    if (!slices.empty() && slices.back().color == color && slices.back().end >= kWidth * i - 1e-9)
+      slices.back().end = kWidth * (i + 1);
+    else
+      slices.push_back({kWidth * i, kWidth * (i + 1), color});
+  }
+  return slices;
+}
+
+// "rounds 7 to 8: 3 attempts, 1 without an update"
+std::string rounds_title(int first, int last, int attempts, int failed) {
+  return (first == last ? "round " + std::to_string(first)
+                        : "rounds " + std::to_string(first) + " to " + std::to_string(last)) +
+         ": " + std::to_string(attempts) + (attempts == 1 ? " attempt" : " attempts") +
+         (failed > 0 ? ", " + std::to_string(failed) + " without an update" : "");
+}
+
+// The whole run, small: the figure of the last rounds has the details.
+void write_overview(HtmlWriter& html, const RunStory& story) {
+  const std::optional<TimeAxis> axis = time_axis(story, 1);
+  if (!axis) return;
+  figure_title(html, "All rounds by time",
+               "From " + format_utc(axis->begin) + " to " + format_utc(axis->end) + ", in " +
+                   std::to_string(kSlices) + " slices of " +
+                   duration_text((axis->end - axis->begin) / kSlices) +
+                   ": each has the colour of the phase that took most of it, or none where the "
+                   "facility had no attempt. A dashed line: a coordinator began.");
+  const int step = rounds_per_column(last_round(story), story.facilities.size());
+  std::vector<Bar> bars;
+  for (const FacilityName& name : story.facilities) {
+    struct Rounds {
+      int first, last, attempts, failed;
+      double begin, end;
+    };
+    std::map<int, Rounds> groups;
+    std::vector<Segment> segments;
+    for (const AttemptStory& attempt : story.attempts) {
+      if (attempt.facility != name || attempt.spans.empty()) continue;
+      for (const Span& span : attempt.spans)
+        segments.push_back(
+            {axis->at(span.begin), axis->at(span.end), static_cast<int>(span.phase)});
+      const double begin = axis->at(attempt.spans.front().begin);
+      Rounds& group = groups
+                          .try_emplace((attempt.round - 1) / step,
+                                       Rounds{attempt.round, attempt.round, 0, 0, begin, begin})
+                          .first->second;
+      group.last = std::max(group.last, attempt.round);
+      group.end = std::max(group.end, axis->at(attempt.spans.back().end));
+      ++group.attempts;
+      group.failed += attempt.outcome == Outcome::kFailed || attempt.outcome == Outcome::kLost;
+    }
+    Bar bar;
+    bar.title = name.str();
+    bar.segments = slices_of(segments);
+    for (const auto& [index, group] : groups)
+      bar.tooltips.push_back({group.begin, group.end,
+                              rounds_title(group.first, group.last, group.attempts, group.failed)});
+    bars.push_back(std::move(bar));
+  }
+  write_bars(html, bars, coordinator_marks(story, *axis));
 }
 
 }  // namespace
@@ -387,24 +504,12 @@ void write_timeline(HtmlWriter& html, const RunStory& story) {
   constexpr int kRounds = 10;
   const int last = last_round(story);
   const int first = std::max(1, last - kRounds + 1);
-  std::optional<Time> begin, end;
-  for (const AttemptStory& attempt : story.attempts)
-    for (const Span& span : attempt.spans)
-      if (attempt.round >= first) {
-        begin = begin ? std::min(*begin, span.begin) : span.begin;
-        end = end ? std::max(*end, span.end) : span.end;
-      }
-  if (!begin || *end <= *begin) return;
-  const auto place = [&](Time time) {
-    return std::clamp(100 * count(time - *begin) / count(*end - *begin), 0.0, 100.0);
-  };
+  const std::optional<TimeAxis> axis = time_axis(story, first);
+  if (first > 1) write_overview(html, story);
+  if (!axis) return;
   figure_title(html, "Rounds " + std::to_string(first) + " to " + std::to_string(last) + " by time",
-               "From " + format_utc(*begin) + " to " + format_utc(*end) +
+               "From " + format_utc(axis->begin) + " to " + format_utc(axis->end) +
                    ". A dashed line: a coordinator began.");
-  std::vector<double> marks;
-  for (const CoordinatorStory& coordinator : story.coordinators)
-    if (coordinator.began >= *begin && coordinator.began <= *end)
-      marks.push_back(place(coordinator.began));
   std::vector<Bar> bars;
   for (const FacilityName& name : story.facilities) {
     Bar bar;
@@ -412,13 +517,14 @@ void write_timeline(HtmlWriter& html, const RunStory& story) {
     for (const AttemptStory& attempt : story.attempts) {
       if (attempt.facility != name || attempt.round < first || attempt.spans.empty()) continue;
       for (const Span& span : attempt.spans)
-        bar.segments.push_back({place(span.begin), place(span.end), static_cast<int>(span.phase)});
-      bar.tooltips.push_back({place(attempt.spans.front().begin), place(attempt.spans.back().end),
-                              attempt_title(attempt)});
+        bar.segments.push_back(
+            {axis->at(span.begin), axis->at(span.end), static_cast<int>(span.phase)});
+      bar.tooltips.push_back({axis->at(attempt.spans.front().begin),
+                              axis->at(attempt.spans.back().end), attempt_title(attempt)});
     }
     bars.push_back(std::move(bar));
   }
-  write_bars(html, bars, marks);
+  write_bars(html, bars, coordinator_marks(story, *axis));
   const size_t first_shown = first_row(story.attempts.size(), 8);
   open_folded_table(html, "Table: all attempts",
                     {"round", "facility", "attempt", "job", "outcome", "began", "took",

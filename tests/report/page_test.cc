@@ -139,6 +139,48 @@ TEST(Page, HasItsFiguresWithTables) {
                               "measured"));
 }
 
+TEST(Page, HasAllRoundsByTimeOnceTheLastTenAreNotAll) {
+  constexpr const char* kTitle = "<h3>All rounds by time</h3>";
+  EXPECT_THAT(format_html(long_story(10, 2)), Not(HasSubstr(kTitle)));
+  const std::string page = format_html(long_story(11, 2));
+  EXPECT_THAT(page, HasSubstr("<h3>Rounds 2 to 11 by time</h3>"));
+  const size_t begin = page.find(kTitle);
+  ASSERT_NE(begin, std::string::npos);
+  const std::string figure = page.substr(begin, page.find("<h3>", begin + 1) - begin);
+  for (int round = 1; round <= 11; ++round)
+    EXPECT_THAT(figure, HasSubstr("<title>round " + std::to_string(round) + ": "));
+  // long_story(): site0 fails once in rounds 5 and 10.
+  EXPECT_THAT(figure, HasSubstr("round 4: 1 attempt<"));
+  EXPECT_THAT(figure, HasSubstr("round 5: 2 attempts, 1 without an update<"));
+}
+
+TEST(Page, OverviewGroupsTheRoundsOfALongRun) {
+  const std::string page = format_html(long_story(250, 20));
+  EXPECT_THAT(page, HasSubstr("<title>rounds 1 to 5: "));
+  EXPECT_THAT(page, HasSubstr("<title>rounds 246 to 250: "));
+}
+
+TEST(Page, OverviewShowsThePhaseOfMostOfEachSlice) {
+  // In each of eleven rounds an attempt is lost after ten hours; the second attempt takes less than
+  // half a slice.
+  SyntheticRun run(11);
+  for (int round = 1; round <= 11; ++round) {
+    run.plan(round, 1);
+    run.open(round, 0);
+    run.add({round, SyntheticRun::name(0), 1}, history::AttemptFailed{"NODE_FAIL"},
+            std::chrono::hours(10));
+    run.open(round, 0, 2);
+    run.accept(round, 0, 2);
+    run.publish(round, {0});
+  }
+  const std::string page = format_html(run.story());
+  const size_t begin = page.find("<h3>All rounds by time</h3>");
+  ASSERT_NE(begin, std::string::npos);
+  const std::string figure = page.substr(begin, page.find("<h3>", begin + 1) - begin);
+  EXPECT_THAT(figure, HasSubstr("class=\"p6\" d=\"M0 0h100v100h-100z\"")) << figure;
+  EXPECT_THAT(figure, Not(HasSubstr("class=\"p0\"")));
+}
+
 TEST(Page, MarksTheBeginOfEachCoordinator) {
   const auto marks = [](const SyntheticRun& run) {
     const std::string page = format_html(run.story());
