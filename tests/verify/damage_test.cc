@@ -40,8 +40,12 @@ TEST_P(Flipped, ByteIsFoundAndItsFileIsNamed) {
   const Verification slow = check(everything());
   EXPECT_GT(slow.num("failed"), 0);
   std::string folder_or_file = name;
-  if (finding.empty()) folder_or_file = fs::path(name).parent_path().string();
-  if (name.ends_with(".blocks")) folder_or_file = name;
+  if (name.ends_with(".blocks")) {
+    EXPECT_THAT(failures(slow), Contains("block hashes: " + name));
+  } else if (finding.empty()) {
+    folder_or_file = fs::path(name).parent_path().string();
+    EXPECT_THAT(failures(slow), Contains("files: " + folder_or_file));
+  }
   EXPECT_THAT(format_text(slow), HasSubstr(folder_or_file));
 }
 
@@ -96,6 +100,7 @@ TEST_F(Damage, ByAForeignFileIsFound) {
   write_file_atomic(path() / "r0002/brno/update/more.txt", "");
   const Verification result = check();
   EXPECT_THAT(failures(result), ElementsAre("updates: r0002/brno/update", "models: r0001/global"));
+  ASSERT_FALSE(find(result, "models").failures.empty());
   EXPECT_THAT(find(result, "models").failures[0].problem, HasSubstr("more.safetensors"));
 }
 
@@ -176,6 +181,7 @@ TEST_F(Damage, ByAForeignMasterIsFoundWithAValidChain) {
   const Verification result = check(everything());
   EXPECT_THAT(failures(result),
               testing::IsSupersetOf({"masters: r0002/master", "replay: round 2"}));
+  ASSERT_FALSE(find(result, "replay").failures.empty());
   EXPECT_THAT(find(result, "replay").failures[0].problem, HasSubstr("float32 master"));
 }
 

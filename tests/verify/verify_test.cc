@@ -101,6 +101,11 @@ TEST_F(Verify, FilesThatThePolicyRemovesAreNoDamage) {
   EXPECT_EQ(find(result, "models").not_checked.at(0).reason, "removed by policy.keep_models");
   EXPECT_EQ(find(result, "masters").not_checked.at(0).reason, "removed by policy.keep_rounds");
   EXPECT_EQ(find(result, "replay").passed, 1) << "round 4, from the master of round 3";
+  // A file that the policy keeps is missing.
+  fs::remove_all(project.run_folder() / "r0003/alba/update");
+  EXPECT_THAT(failures(verify::verify_run(
+                  history::RunFolder(project.path() / "runs", RunName("0001")), project.path())),
+              testing::ElementsAre("updates: r0003/alba/update"));
 }
 
 TEST_F(Verify, ReplayLeavesNothingInItsScratchFolderAndStopsOnRequest) {
