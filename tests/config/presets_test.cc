@@ -13,8 +13,9 @@ using testing::HasSubstr;
 
 TEST(Presets, AreTheOnesOfTheProject) {
   EXPECT_THAT(preset_names(),
-              testing::ElementsAre("deucalion", "discoverer", "karolina", "leonardo", "lumi",
-                                   "marenostrum5", "meluxina", "vega"));
+              testing::ElementsAre("alps", "deucalion", "discoverer", "isambard-ai", "jean-zay",
+                                   "jupiter", "karolina", "leonardo", "lumi", "marenostrum5",
+                                   "meluxina", "snellius", "vega"));
 }
 
 TEST(Presets, NameTheirSourcesAndThatTheyWereNotTested) {
@@ -56,7 +57,7 @@ TEST(Presets, AnUnknownOneNamesTheKnown) {
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kNotFound);
-    EXPECT_THAT(error.what(), HasSubstr("there are: deucalion"));
+    EXPECT_THAT(error.what(), HasSubstr("there are: alps, deucalion"));
   }
 }
 
