@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Installs the dependencies to build and run xffl on Debian 12 and its derivatives; safe to repeat.
 #
-#   scripts/bootstrap.sh [build|test|fuzz]
+#   scripts/bootstrap.sh [build|test|fuzz|package]
 #     build (default)  compiler, libraries, LibTorch (without its GPU libraries on a machine without a GPU)
 #     test             also the Python packages that the tests use as references (torch, transformers), and the daemons of
 #                      scripts/dev_cluster.sh (sshd, Slurm, ...), which the script neither starts nor enables
 #     fuzz             only the libraries, and clang with libFuzzer, for the preset fuzz
+#     package          as build, and the libraries of scripts/sysroot.sh for the preset bundle-cpu
 #
 # Environment:
 #   XFFL_TORCH_DIR   an existing LibTorch or Python "torch" folder, used instead of a download
@@ -16,7 +17,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 profile=${1:-build}
-case "$profile" in build | test | fuzz) ;; *) echo "bootstrap: unknown profile '$profile': expected build, test or fuzz" >&2; exit 2 ;; esac
+case "$profile" in build | test | fuzz | package) ;; *) echo "bootstrap: unknown profile '$profile': expected build, test, fuzz or package" >&2; exit 2 ;; esac
 deps=${XFFL_DEPS_DIR:-$PWD/.deps}
 torch_version=2.11.0
 log=$deps/bootstrap.log
@@ -196,3 +197,5 @@ if [ "$profile" = test ]; then
       requests urllib3 certifi idna charset-normalizer
   fi
 fi
+
+[ "$profile" != package ] || step "Libraries of Debian 11" scripts/sysroot.sh

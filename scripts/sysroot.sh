@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Makes the folder of headers and libraries against which scripts/package.sh builds: Debian 11's, whose glibc is the oldest that a
+# Debian mirror has, with this machine's C++ headers and header-only libraries, and a static SentencePiece.
+#
+#   scripts/sysroot.sh [ARCH]     ARCH: x86_64 (default)
+#
+# apt checks the signatures of the packages; nothing is installed on this machine. XFFL_DEPS_DIR as for scripts/bootstrap.sh.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+arch=${1:-x86_64}
+[ "$arch" = x86_64 ] || { echo "sysroot: '$arch' is not supported yet: expected x86_64" >&2; exit 2; }
+deps=$(realpath "${XFFL_DEPS_DIR:-$PWD/.deps}")
+root=$deps/sysroot/$arch
+work=$deps/sysroot/work
+suite=bullseye
+sentencepiece=0.2.1
+sentencepiece_sha256=8138cec27c2f2282f4a34d9a016e3374cd40e5c6e9cb335063db66a0a3b71fad
+triplet=$arch-linux-gnu
+recipe=$(sha256sum <scripts/sysroot.sh | cut -c1-16) # a changed script makes the folder again
+if [ "$(cat "$root/.recipe" 2>/dev/null)" = "$recipe" ]; then exit 0; fi
+rm -rf "$root" "$work"
+mkdir -p "$root" "$work"/{state/lists/partial,cache/archives/partial,debs,debs-base}
+
+# A private state of apt: the mirror of this machine, another suite.
+mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -m1 '/debian/*$' || echo http://deb.debian.org/debian/)
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+echo "deb [signed-by=$keyring] $mirror $suite main" >"$work/sources.list"
+cat >"$work/apt.conf" <<A
+Dir::State "$work/state";
+Dir::Cache "$work/cache";
+Dir::Etc::sourcelist "$work/sources.list";
+Dir::Etc::sourceparts "-";
+Dir::State::status "/dev/null";
+APT::Sandbox::User "root";
+A
+fetch() { # fetch FOLDER PACKAGE...
+  (cd "$work/$1" && shift && APT_CONFIG=$work/apt.conf apt-get download -q "$@")
+}
+APT_CONFIG=$work/apt.conf apt-get update -q
+fetch debs libc6 libc6-dev linux-libc-dev libcrypt1 libcrypt-dev libstdc++6 libgcc-s1 libgomp1 gcc-10-base \
+  libssl-dev libpcre2-dev libzstd-dev libxxhash-dev
+# The programs of a small Debian 11, in which scripts/check_package.sh starts the bundle.
+fetch debs-base libc6 libc-bin dash coreutils tar gzip libselinux1 libpcre2-8-0 libacl1 libattr1 libgmp10 zlib1g
+for deb in "$work"/debs/*.deb; do dpkg-deb -x "$deb" "$root"; done
+mkdir -p "$deps/sysroot/$arch-base"
+for deb in "$work"/debs-base/*.deb; do dpkg-deb -x "$deb" "$deps/sysroot/$arch-base"; done
+
+# Links inside the folder.
+find "$root" -type l | while read -r link; do
+  target=$(readlink "$link")
+  if [[ $target == /* && -e $root$target ]]; then ln -sfnr "$root$target" "$link"; fi
+done
+# The compiler's headers belong to the compiler; its library is Debian 11's.
+include=$root/usr/include
+mkdir -p "$include/c++" "$include/$triplet/c++"
+version=$(g++ -dumpversion)
+ln -sfn "/usr/include/c++/$version" "$include/c++/$version"
+ln -sfn "/usr/include/$triplet/c++/$version" "$include/$triplet/c++/$version"
+ln -sfn libstdc++.so.6 "$root/usr/lib/$triplet/libstdc++.so"
+for headers in CLI nlohmann spdlog fmt gloo; do ln -sfn "/usr/include/$headers" "$include/$headers"; done
+
+# Debian 11's SentencePiece is too old for xffl.
+(cd "$work" && "$deps/venv/bin/pip" download --disable-pip-version-check --no-deps --no-binary :all: -q "sentencepiece==$sentencepiece" -d .)
+echo "$sentencepiece_sha256  $work/sentencepiece-$sentencepiece.tar.gz" | sha256sum -c --quiet
+tar -xzf "$work/sentencepiece-$sentencepiece.tar.gz" -C "$work"
+source=$work/sentencepiece-$sentencepiece/sentencepiece
+cmake -S "$source" -B "$work/sentencepiece" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSPM_ENABLE_SHARED=OFF -DSPM_USE_BUILTIN_PROTOBUF=ON \
+  -DSPM_ENABLE_TCMALLOC=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DCMAKE_TOOLCHAIN_FILE="$PWD/cmake/glibc_2_28.cmake" \
+  -DCMAKE_CXX_COMPILER_LAUNCHER=ccache
+ninja -C "$work/sentencepiece" sentencepiece-static sentencepiece_train-static
+cp "$work"/sentencepiece/src/libsentencepiece{,_train}.a "$root/usr/lib/$triplet/"
+cp "$source"/src/sentencepiece_{processor,trainer}.h "$include/"
+mkdir -p "$root/usr/share/doc/sentencepiece"
+cp "$source/LICENSE" "$root/usr/share/doc/sentencepiece/copyright"
+rm -rf "$work"
+echo "$recipe" >"$root/.recipe"

@@ -1,0 +1,70 @@
+"""scripts/check_package.py accepts a sound bundle and names each fault of an unsound one."""
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+SCRIPT = pathlib.Path(__file__).parents[2] / "scripts/check_package.py"
+RPATH = ["-Wl,--disable-new-dtags", "-Wl,-rpath,$ORIGIN/../lib"]
+PROGRAM = '#include <stdio.h>\nint part(void);\nint main(void) { return printf("%d\\n", part()); }\n'
+LIBRARY = "int part(void) { return 7; }\n"
+
+
+def compile_c(text, out, *options):
+    out.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["gcc", "-x", "c", "-", "-x", "none", "-o", str(out), *options], input=text, text=True, check=True)
+
+
+def make_bundle(folder, program=PROGRAM, rpath=RPATH, library_options=(), library="libpart.so"):
+    compile_c(LIBRARY, folder / "lib" / library, "-shared", "-fPIC", f"-Wl,-soname,{library}", *library_options)
+    compile_c(program, folder / "bin/tool", f"-L{folder}/lib", f"-l:{library}", *rpath)
+
+
+def check(folder, *options):
+    done = subprocess.run([sys.executable, SCRIPT, folder, *options], capture_output=True, text=True)
+    assert done.returncode in (0, 1) and not done.stderr, done
+    return done.returncode, done.stdout
+
+
+def expect(fault, folder, *options):
+    code, out = check(folder, *options)
+    assert code == 1 and fault in out, (fault, code, out)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        top = pathlib.Path(name)
+        make_bundle(top / "good")
+        code, out = check(top / "good", "--glibc", "9.9")
+        assert code == 0 and out.startswith("2 ELF files"), out
+        expect("above glibc 2.0", top / "good", "--glibc", "2.0")
+        expect("does not need libpthread.so.0", top / "good", "--glibc", "2.33")
+
+        make_bundle(top / "runpath", rpath=["-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN/../lib"])
+        expect("has a RUNPATH", top / "runpath", "--glibc", "9.9")
+        make_bundle(top / "elsewhere", rpath=["-Wl,--disable-new-dtags", "-Wl,-rpath,/opt/lib"])
+        expect("its RPATH is /opt/lib", top / "elsewhere", "--glibc", "9.9")
+
+        make_bundle(top / "missing")
+        (top / "missing/lib/libpart.so").unlink()
+        expect("needs libpart.so, which is not in lib/", top / "missing", "--glibc", "9.9")
+
+        make_bundle(top / "site", library="libfabric.so.1")
+        expect("belongs to the site", top / "site", "--glibc", "9.9")
+
+        # The bundle's copy of a library is older than the one that the program was linked with.
+        script = top / "map"
+        script.write_text("PART_1 { global: part; };\n")
+        make_bundle(top / "older", library_options=[f"-Wl,--version-script={script}"])
+        script.write_text("PART_0 { global: part; };\n")
+        compile_c(LIBRARY, top / "older/lib/libpart.so", "-shared", "-fPIC", "-Wl,-soname,libpart.so", f"-Wl,--version-script={script}")
+        expect("needs PART_1 of libpart.so, which the bundle's copy lacks", top / "older", "--glibc", "9.9")
+
+        make_bundle(top / "leak", program='const char* where = "/home/me/src/file.cc";\n' + PROGRAM)
+        expect("has a path of the building machine: /home/me/src/file.cc", top / "leak", "--glibc", "9.9")
+        (top / "empty").mkdir()
+        expect("no program in bin/", top / "empty")
+    print("ok")
+
+
+main()
