@@ -26,6 +26,9 @@ done
 [ "$arch" = x86_64 ] || fail "the architecture '$arch' is not supported yet: expected x86_64"
 [ "$(uname -m)" = "$arch" ] || fail "this machine is $(uname -m): the bundle for $arch is built on $arch"
 
+# ccache leaves -ffile-prefix-map out of its hash: an object of another build could have paths of this machine.
+export CCACHE_NAMESPACE=xffl-bundle
+
 scripts/bootstrap.sh package
 scripts/build.sh "bundle-$flavour"
 deps=$(realpath "${XFFL_DEPS_DIR:-.deps}")
