@@ -42,10 +42,10 @@ inside $bin/xffl-train evaluate --model /work/bundle-model --tokens /work/bundle
 # The same by this machine's build, if there is one.
 own=
 for preset in release dev trainer-cpu; do
-  if [ -x build/$preset/bin/xffl-train ] && [ -x build/$preset/bin/xffl-tokenize ]; then own=$PWD/build/$preset/bin && break; fi
+  if [ -x build/$preset/bin/xffl-tokenize ] && build/$preset/bin/xffl-train --version >/dev/null 2>&1; then own=$PWD/build/$preset/bin && break; fi
 done
 if [ -z "$own" ]; then
-  echo "check_package: no build/release here to compare with; the bundle's programs ran in Debian 11:"
+  echo "check_package: no build here to compare with (scripts/build.sh release); the bundle's programs ran in Debian 11:"
   cat "$work/bundle.json"
   exit 0
 fi
