@@ -24,6 +24,9 @@ void add_config_commands(CLI::App& app);
 /// `demo`: a small federation of two languages on this machine, compared with each facility alone.
 void add_demo_command(CLI::App& app);
 
+/// `deploy`: puts a bundle of the facility's programs into place.
+void add_deploy_command(CLI::App& app);
+
 /// `doctor`: checks the prerequisites of a run, and names a fix for each problem.
 void add_doctor_command(CLI::App& app);
 

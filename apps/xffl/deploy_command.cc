@@ -1,0 +1,97 @@
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "command_tree.h"
+#include "commands.h"
+#include "stop_on_signal.h"
+#include "terminal.h"
+#include "xffl/base/clock.h"
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+#include "xffl/config/load.h"
+#include "xffl/deploy/deploy.h"
+#include "xffl/facility/services.h"
+
+namespace xffl {
+namespace {
+
+struct DeployOptions {
+  std::filesystem::path project = ".";
+  std::string facility;
+  std::filesystem::path bundle;
+  bool remove = false;
+};
+
+// Reports a transfer every two seconds.
+transfer::OnProgress reporter(Clock& clock, const std::string& facility) {
+  auto meter = std::make_shared<transfer::RateMeter>();
+  auto last = std::make_shared<Clock::MonotonicTime>(clock.monotonic());
+  return [meter, last, facility, &clock](const transfer::Progress& progress) {
+    const Clock::MonotonicTime now = clock.monotonic();
+    meter->add(now.time_since_epoch(), progress);
+    if (now - *last < std::chrono::seconds(2)) return;
+    *last = now;
+    char text[100];
+    std::snprintf(text, sizeof text, "%.1f of %.1f MB, %.1f MB/s",
+                  static_cast<double>(progress.done_bytes) / 1e6,
+                  static_cast<double>(progress.total_bytes) / 1e6, meter->bytes_per_second() / 1e6);
+    log::info("sending the bundle", {{"facility", facility}, {"sent", std::string(text)}});
+  };
+}
+
+void remove_bundles(remote::Session& session, const config::Facility& facility,
+                    const std::stop_token& stop) {
+  for (const std::string& name : deploy::deployed(session, facility.workdir))
+    std::printf("removing %s\n", log::printable(name, 200).c_str());
+  deploy::remove(session, facility.workdir, stop);
+  std::printf("%s/xffl.programs is removed\n", facility.workdir.str().c_str());
+}
+
+void deploy_bundle(const DeployOptions& options) {
+  const config::Experiment experiment = config::load_experiment(options.project);
+  const config::Facility& facility = experiment.facility(FacilityName(options.facility));
+  StopOnSignal signals("the deployment stops; the same command continues it");
+  SystemClock clock;
+  facility::Services services =
+      facility::make_services(clock, experiment.project_folder, login_prompt());
+  if (options.remove) return remove_bundles(*services.connect(facility), facility, signals.token());
+  if (options.bundle.empty())
+    throw Error(ErrorKind::kUsage,
+                "expected the archive of a bundle, as scripts/package.sh writes it, or --remove");
+  const deploy::Bundle bundle = deploy::read_bundle(options.bundle);
+  const auto control = services.connect(facility);
+  const auto bulk = services.connect_transfer(facility);
+  const deploy::Deployed done = deploy::deploy({*control, *bulk}, bundle, facility.workdir,
+                                               signals.token(), reporter(clock, options.facility));
+  std::printf("%s: %s %s, and starts there: %s\n", options.facility.c_str(), bundle.name.c_str(),
+              done.was_there ? "was in place and is intact" : "is in place", done.started.c_str());
+  const std::string program = done.program.str();
+  if (facility.trainer_command.empty() && facility.trainer_program == program) return;
+  std::printf("in xffl.yaml: facilities.%s.trainer: {program: %s}\n", options.facility.c_str(),
+              program.c_str());
+}
+
+}  // namespace
+
+void add_deploy_command(CLI::App& app) {
+  auto options = std::make_shared<DeployOptions>();
+  CLI::App* command = app.add_subcommand(
+      "deploy", "put a bundle of xffl-train and xffl-tokenize into place at a facility");
+  command->add_option("facility", options->facility, "the facility's name in xffl.yaml")
+      ->type_name(kFacilityType)
+      ->required();
+  CLI::Option* bundle =
+      command->add_option("bundle", options->bundle, "the archive that scripts/package.sh wrote")
+          ->type_name(kFileType);
+  command->add_option("-p,--project", options->project, "the project's folder (default: .)")
+      ->type_name(kFolderType);
+  command->add_flag("--remove", options->remove, "remove all bundles from the work folder")
+      ->excludes(bundle);
+  command->callback([options] { deploy_bundle(*options); });
+}
+
+}  // namespace xffl
