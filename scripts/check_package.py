@@ -3,8 +3,9 @@
     check_package.py FOLDER [--glibc 2.28]
 
 The rules: no symbol of glibc above the given version; no symbol version of another library that the bundle's own copy of the library
-lacks; programs need libpthread, a library of its own before 2.34; each needed library is in lib/ or one that every Linux has; no RUNPATH, and in programs the RPATH $ORIGIN/../lib; no absolute
-path of the machine that built the programs. Exit code 0: all rules hold; 1: the output names file and rule.
+lacks; programs need libpthread, a library of its own before 2.34; each needed library is in lib/ or one that every Linux has; no
+RUNPATH, in programs the RPATH $ORIGIN/../lib, and no folder of the host in a library's RPATH; no absolute path of the machine that
+built the programs. Exit code 0: all rules hold; 1: the output names file and rule.
 """
 import argparse
 import pathlib
@@ -71,6 +72,9 @@ def problems(folder, glibc):
                 yield f"{name}: needs {library}, which is not in lib/"
         if runpath is not None:
             yield f"{name}: has a RUNPATH ({runpath}), expected an RPATH"
+        for part in (rpath or "").split(":") if path.parent.name == "lib" else []:
+            if part and not part.startswith("$ORIGIN"):
+                yield f"{name}: its RPATH has {part}, a folder of the host that is searched before lib/"
         if path.parent.name == "bin" and rpath != "$ORIGIN/../lib":
             yield f"{name}: its RPATH is {rpath}, expected $ORIGIN/../lib"
         if path.parent.name == "bin" and "libpthread.so.0" not in needed and version_of(glibc) < (2, 34):
@@ -78,7 +82,7 @@ def problems(folder, glibc):
         for library, symbols in versions(path)[0].items():
             for symbol in sorted(symbols):
                 if symbol.startswith("GLIBC_") and HOST.match(library):
-                    if symbol == "GLIBC_PRIVATE" or version_of(symbol[6:]) > version_of(glibc):
+                    if not re.match(r"GLIBC_\d", symbol) or version_of(symbol[6:]) > version_of(glibc):  # GLIBC_PRIVATE, GLIBC_ABI_DT_RELR
                         yield f"{name}: needs {symbol} of {library}, above glibc {glibc}"
                 elif library in bundled and symbol not in bundled[library]:
                     yield f"{name}: needs {symbol} of {library}, which the bundle's copy lacks"

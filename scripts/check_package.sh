@@ -16,10 +16,10 @@ mkdir -p "$work/root"/{opt/elsewhere,work,tmp,dev,proc}
 ln -sfn dash "$work/root/bin/sh"
 namespace=(unshare --mount)
 [ "$(id -u)" = 0 ] || namespace=(unshare --mount --map-root-user)
-"${namespace[@]}" true 2>/dev/null || { echo "check_package: no namespaces here: the bundle was not started"; exit 77; }
+"${namespace[@]}" sh -ec 'mount --rbind /proc "$1/proc"; mount --rbind /dev "$1/dev"' sh "$work/root" 2>/dev/null || { echo "check_package: no namespaces here: the bundle was not started"; exit 77; }
 inside() { # inside COMMAND...: with an empty environment
   "${namespace[@]}" sh -ec 'root=$1 bundle=$2; shift 2
-    mount --bind "$bundle" "$root/opt/elsewhere"; mount --bind /proc "$root/proc"; mount --bind /dev "$root/dev"
+    mount --bind "$bundle" "$root/opt/elsewhere"; mount --rbind /proc "$root/proc"; mount --rbind /dev "$root/dev"
     exec "$(PATH=$PATH:/usr/sbin:/sbin command -v chroot)" "$root" /usr/bin/env -i PATH=/usr/bin:/bin HOME=/ OMP_NUM_THREADS=1 "$@"' sh "$work/root" "$bundle" "$@"
 }
 here() { (cd "$work/root" && env OMP_NUM_THREADS=1 "$@"); }
@@ -36,8 +36,31 @@ bin=/opt/elsewhere/bin
 inside $bin/xffl-train --version
 inside $bin/xffl-tokenize train --input /work/text.txt --vocab-size 300 --output /work/tokenizer >/dev/null
 inside $bin/xffl-tokenize encode $encode --output /work/bundle.tokens >/dev/null
-inside $bin/xffl-train init --config /work/config.json --seed 1 --output /work/bundle-model >/dev/null
+hash=$(inside $bin/xffl-train init --config /work/config.json --seed 1 --output /work/bundle-model 2>&1 | sed -n 's/.*sha256=\([0-9a-f]\{64\}\).*/\1/p')
+[ -n "$hash" ] || { echo "check_package: xffl-train init printed no sha256 of the model"; exit 1; }
 inside $bin/xffl-train evaluate --model /work/bundle-model --tokens /work/bundle.tokens --json >"$work/bundle.json"
+
+job() { # job NAME WORK: two steps of training in the folder NAME, with the model and tokens under WORK
+  mkdir "$work/root/work/$1"
+  cat >"$work/root/work/$1/job.json" <<J
+{"version": 4, "key": {"project": "p", "run": "0001", "round": 1, "facility": "alba", "attempt": 1, "nonce": "0123456789abcdef0123456789abcdef"},
+ "base_model_path": "$2/bundle-model", "base_model_sha256": "$hash", "base_model_packed": null, "train_paths": ["$2/bundle.tokens"],
+ "validation": [], "adapter_path": "", "adapter_sha256": "", "optimizer_path": "", "update_path": "update", "report_path": "report.json",
+ "metrics_path": "metrics.jsonl", "state_path": "state", "on_stop": "update", "update_kind": "weights", "update_dtype": "fp32",
+ "training": {"steps": 2, "first_step": 0, "batch_size": 8, "micro_batch_size": 4, "learning_rate": 1e-3,
+  "schedule": {"kind": "constant", "warmup_steps": 0, "total_steps": 2, "min_ratio": 0.0}, "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95,
+  "epsilon": 1e-8, "max_grad_norm": 1.0, "seed": 1, "precision": "fp32", "masters": "fp32", "moment_dtype": "fp32", "gradient_dtype": "fp32",
+  "sharding": "none", "shard_group_size": 0, "recompute": "none", "offload": "none", "checkpoint_interval": 0, "keep_checkpoints": 2,
+  "validation_samples": 0, "train_samples": 0, "max_tokens": 0, "validation_interval": 0, "early_stop_patience": 0, "early_stop_keep": "best",
+  "proximal": 0.0, "document_mask": false, "deterministic": false, "keep_optimizer": false, "freeze": [],
+  "lora": {"rank": 0, "alpha": 16.0, "dropout": 0.0, "target_modules": ["q_proj"]},
+  "groups": {"count": 1, "interval": 1, "exchange": "weights", "weighting": "equal",
+   "outer": {"kind": "average", "learning_rate": 1.0, "momentum": 0.9, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}},
+  "pipeline": {"stages": 1, "schedule": "1f1b"}}}
+J
+}
+job bundle-job /work
+inside $bin/xffl-train --device cpu --job /work/bundle-job/job.json >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 
 # The same by this machine's build, if there is one.
 own=
@@ -53,8 +76,11 @@ cd "$work/root"
 "$own/xffl-tokenize" encode ${encode//\/work/work} --output work/own.tokens >/dev/null
 "$own/xffl-train" init --config work/config.json --seed 1 --output work/own-model >/dev/null
 OMP_NUM_THREADS=1 "$own/xffl-train" evaluate --model work/own-model --tokens work/own.tokens --json >"$work/own.json"
+job own-job "$work/root/work"
+OMP_NUM_THREADS=1 "$own/xffl-train" --device cpu --job work/own-job/job.json >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 cmp work/bundle.tokens work/own.tokens
 cmp work/bundle-model/model.safetensors work/own-model/model.safetensors
+cmp work/bundle-job/update/model.safetensors work/own-job/update/model.safetensors
 python3 - "$work/bundle.json" "$work/own.json" <<'P'
 import json
 import sys
@@ -62,4 +88,4 @@ bundle, own = (json.load(open(name)) for name in sys.argv[1:])
 print(f"loss in Debian 11 {bundle['nll']}, here {own['nll']}")
 sys.exit(abs(bundle["nll"] - own["nll"]) > 1e-6)
 P
-echo "check_package: the bundle in Debian 11 and this machine's build gave the same tokens, model and loss"
+echo "check_package: the bundle in Debian 11 and this machine's build gave the same tokens, model, update and loss"

@@ -45,6 +45,11 @@ def main():
         make_bundle(top / "elsewhere", rpath=["-Wl,--disable-new-dtags", "-Wl,-rpath,/opt/lib"])
         expect("its RPATH is /opt/lib", top / "elsewhere", "--glibc", "9.9")
 
+        make_bundle(top / "host", library_options=["-Wl,--disable-new-dtags", "-Wl,-rpath,$ORIGIN:/usr/local/lib64"])
+        expect("lib/libpart.so: its RPATH has /usr/local/lib64", top / "host", "--glibc", "9.9")
+        make_bundle(top / "relative", rpath=[*RPATH, "-Wl,-z,pack-relative-relocs"])
+        expect("needs GLIBC_ABI_DT_RELR of libc.so.6, above glibc 9.9", top / "relative", "--glibc", "9.9")
+
         make_bundle(top / "missing")
         (top / "missing/lib/libpart.so").unlink()
         expect("needs libpart.so, which is not in lib/", top / "missing", "--glibc", "9.9")
