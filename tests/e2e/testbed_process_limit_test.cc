@@ -1,4 +1,4 @@
-// A login node at the user's process limit (RLIMIT_NPROC) from the record of a submission on: the
+// A login node at the user's process limit (RLIMIT_NPROC), before sbatch and after it: the
 // facility's part of the round waits, nothing is submitted twice, and the other facility goes on.
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -47,10 +47,12 @@ class ProcessLimit {
     EXPECT_EQ(::stat((facility.folder / "scratch").c_str(), &info), 0);
     user_ = info.st_uid;
   }
-  /// Allows `more` tasks beyond the sshd sessions that exist. Waits for the end of all others.
+  /// Allows `more` tasks beyond the sshd sessions that exist. Waits for the end of all others; a
+  /// pending job has none.
   void set(rlim_t more) const {
     ASSERT_TRUE(await([&] {
-      return facility_.exec_on_login({"squeue", "-h"}).out.empty() && tasks_of(user_) <= 2;
+      return facility_.exec_on_login({"squeue", "-h", "-t", "running,completing"}).out.empty() &&
+             tasks_of(user_) <= 2;
     })) << tasks_of(user_);
     limit(tasks_of(user_) + more);
   }
@@ -87,7 +89,7 @@ std::vector<std::string> ended_jobs(const Facility& facility) {
   return names;
 }
 
-// A federation of one round. alba's limit holds from the record of its submission on, until brno's
+// A federation of one round. alba's limit holds from a record of its submission on, until brno's
 // update is accepted and alba's trouble is shown.
 class TestbedProcessLimit : public testing::Test {
  protected:
@@ -96,10 +98,11 @@ class TestbedProcessLimit : public testing::Test {
     if (project_.up()) project_.write_config();
   }
   const Facility& alba() const { return project_.facility("alba"); }
-  /// Runs the federation; `limit()` acts at the record of alba's submission, `lift()` afterwards.
-  /// Returns a status of the time between them that shows the trouble.
-  std::string run_with(const std::function<void()>& limit, const std::function<void()>& lift) {
-    test::RunWithStop run(project_, "submit_intended", 1, limit);
+  /// Runs the federation; `limit()` acts at alba's `record`, `lift()` afterwards. Returns a status
+  /// of the time between them that shows the trouble.
+  std::string run_with(const std::function<void()>& limit, const std::function<void()>& lift,
+                       const std::string& record = "submit_intended") {
+    test::RunWithStop run(project_, record, 1, limit);
     std::string trouble;
     EXPECT_TRUE(await([&] {
       const std::string status = project_.status();
@@ -152,10 +155,21 @@ TEST_F(TestbedProcessLimit, AFailureAfterTheSubmissionSubmitsNoSecondJob) {
   EXPECT_NE(status.find("fork: "), std::string::npos) << status;
 }
 
-TEST_F(TestbedProcessLimit, QueriesThatCannotForkLeaveTheJobUnknown) {
+// The job waits in a closed partition, so that its tasks do not count.
+TEST_F(TestbedProcessLimit, QueriesThatCannotStartLeaveTheJobUnknown) {
   NEED_TESTBED(project_);
   const ProcessLimit limit(alba());
-  const std::string status = run_with([&] { limit.set(2); }, [&] { limit.lift(); });
+  const auto partition = [&](const std::string& state) {
+    EXPECT_EQ(alba().exec_on_login({"scontrol", "update", "PartitionName=main", state}).exit_code,
+              0);
+  };
+  partition("State=DOWN");
+  const std::string status = run_with([&] { limit.set(1); },
+                                      [&] {
+                                        partition("State=UP");
+                                        limit.lift();
+                                      },
+                                      "submitted");
   EXPECT_NE(status.find("alba: submitted, retrying: "), std::string::npos) << status;
 }
 
