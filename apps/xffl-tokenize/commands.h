@@ -12,6 +12,7 @@ namespace xffl::app {
 
 void add_train_command(CLI::App& app);
 void add_encode_command(CLI::App& app);
+void add_prepare_command(CLI::App& app);
 void add_decode_command(CLI::App& app);
 void add_inspect_command(CLI::App& app);
 /// The callback sets `exit_code` to the exit code of xffl-train, which prints its errors.

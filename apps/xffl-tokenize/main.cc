@@ -42,6 +42,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", XFFL_VERSION);
   add_train_command(app);
   add_encode_command(app);
+  add_prepare_command(app);
   add_decode_command(app);
   add_inspect_command(app);
   int code = 0;

@@ -49,6 +49,9 @@ void add_man_command(CLI::App& app);
 /// would get, to read or to submit by hand.
 void add_plan_commands(CLI::App& app);
 
+/// `prepare`: tokenizes a facility's text there.
+void add_prepare_command(CLI::App& app);
+
 /// `report`: a run's story as one HTML file, as text or as JSON.
 void add_report_command(CLI::App& app);
 /// Adds `usage`.

@@ -241,7 +241,8 @@ void ConfigWizard::ask_site(const std::string& path) {
   ask(path + "workdir", "  Folder there for xffl's files, shared by all nodes", "");
   if (!has(path + "trainer") && !has(path + "image"))
     ask_optional(path + "trainer.program",
-                 "  Path of xffl-train there (Enter: the one in the job's PATH)");
+                 "  Path of xffl-train there (Enter: the one in the job's PATH; for a bundle write "
+                 "trainer: bundle into xffl.yaml)");
 }
 
 void ConfigWizard::ask_data(const std::string& path, const std::string& default_answer) {

@@ -303,8 +303,10 @@ class FacilityCheckup {
       const RemotePath path(text);
       const auto info = session_->stat(path);
       const std::string problem = info ? unusable(path, *info, is_shard) : "does not exist";
+      const bool is_prepared = !facility_.prepared.empty() && path.parent() == facility_.prepared;
       add_passed(problem.empty(), name, text, text + " " + problem,
-                 "correct the path in xffl.yaml, or put the file there");
+                 is_prepared ? "tokenize the text: xffl prepare " + facility_.name.str()
+                             : "correct the path in xffl.yaml, or put the file there");
     });
   }
   void data() {
@@ -405,7 +407,9 @@ class FacilityCheckup {
     const bool may_be_found = !facility_.environment.empty() && !program.starts_with('/');
     add(may_be_found ? Severity::kWarning : Severity::kError, "trainer",
         program + " " + why + (may_be_found ? " (without the lines of environment)" : ""),
-        "install it there, or set its path: facilities." + facility_.name.str() + ".trainer");
+        facility_.trainer_bundle
+            ? "put a bundle there: xffl deploy " + facility_.name.str() + " BUNDLE"
+            : "install it there, or set its path: facilities." + facility_.name.str() + ".trainer");
   }
 
   const config::Experiment& experiment_;

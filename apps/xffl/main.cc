@@ -87,6 +87,7 @@ void add_commands(CLI::App& app, int& exit_code, std::vector<std::string> progra
   xffl::add_plan_commands(app);
   xffl::add_doctor_command(app);
   xffl::add_deploy_command(app);
+  xffl::add_prepare_command(app);
   xffl::add_ssh_commands(app);
   xffl::add_aggregate_command(app);
   xffl::add_inspect_command(app);

@@ -47,6 +47,7 @@ class Writer {
   static std::string trainer(const Facility& facility) {
     if (!facility.trainer_command.empty())
       return "{command: " + yaml_flow_list(facility.trainer_command) + "}";
+    if (facility.trainer_bundle) return "bundle";
     if (!facility.trainer_program.empty())
       return "{program: " + yaml_scalar(facility.trainer_program) + "}";
     return "builtin";
@@ -60,7 +61,12 @@ class Writer {
   }
 
   void validation(size_t indent, const Field& key, void* object) {
-    const std::vector<void*> sets = key.items(object);
+    std::vector<void*> sets = key.items(object);
+    const RemotePath& prepared = static_cast<const Facility*>(object)->prepared;
+    if (!prepared.empty())  // the set that follows from the text
+      std::erase_if(sets, [own = (prepared / kPreparedValidation).str()](const void* set) {
+        return static_cast<const job::ValidationSet*>(set)->path == own;
+      });
     line(indent, key.name, sets.empty() ? "{}" : "");
     for (const void* item : sets) {
       const auto& set = *static_cast<const job::ValidationSet*>(item);

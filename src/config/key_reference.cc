@@ -48,8 +48,9 @@ Json trainer_schema() {
                 {"additionalProperties", false}};
   };
   return Json{
-      {"oneOf", Json::array({Json{{"const", "builtin"}}, one_key("program", text_schema()),
-                             one_key("command", list_schema(Json{{"type", "string"}}, 1))})}};
+      {"oneOf",
+       Json::array({Json{{"enum", {"builtin", "bundle"}}}, one_key("program", text_schema()),
+                    one_key("command", list_schema(Json{{"type", "string"}}, 1))})}};
 }
 
 /// A number with its unit, or a bare 0.

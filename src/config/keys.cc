@@ -98,17 +98,63 @@ const FieldTable& image_keys() {
   return keys;
 }
 
+bool has_text(const void* facility) {
+  return !static_cast<const Facility*>(facility)->text.files.empty();
+}
+
+// A key of `data` whose member is in Facility::text; it has a meaning with text only.
+template <class Member>
+Field text_key(std::string_view name, Member TextData::*member, std::string_view help,
+               Field more = {}) {
+  const bool is_first = name == "text";
+  Field key = field(name, member, help, std::move(more));
+  key.get = [get = key.get](const void* facility) {
+    return get(&static_cast<const Facility*>(facility)->text);
+  };
+  key.set = [set = key.set](void* facility, const Value& value) {
+    set(&static_cast<Facility*>(facility)->text, value);
+  };
+  if (key.is_set)
+    key.is_set = [is_set = key.is_set](const void* facility) {
+      return is_set(&static_cast<const Facility*>(facility)->text);
+    };
+  if (!is_first) {
+    key.applies = has_text;
+    key.condition = "data.text";
+  }
+  return key;
+}
+
 const FieldTable& data_keys() {
   static const FieldTable keys({
+      text_key("text", &TextData::files,
+               "text at the facility, paths and patterns such as /data/it/*.jsonl, which `xffl "
+               "prepare` makes into token shards there",
+               {.type = Type::kSitePaths, .omit_default = true}),
       field("train", &Facility::train_data, "token shards to train on, one or a list",
-            {.type = Type::kSitePaths, .required = true}),
+            {.type = Type::kSitePaths,
+             .default_text = "required without text",
+             .applies = [](const void* facility) { return !has_text(facility); },
+             .condition = "shards of your own, without data.text"}),
       field("sequence_length", &Facility::sequence_length,
             "the most tokens of a sequence, which bounds the tokens in the facility's reports; 0: "
-            "the shards' own figure",
+            "the shards' own figure; with text: 2048",
             {.max = 1 << 24, .omit_default = true, .operational = true}),
       field("validation", &Facility::validation,
-            "token shards measured before and after a round's training, by name",
+            "token shards measured before and after a round's training, by name; with text the "
+            "facility's own set, named as the facility, is added",
             {.type = Type::kValidationSets}),
+      text_key("template", &TextData::prompt,
+               "the prompt around each document, such as 'Scrivi: {text}'"),
+      text_key("document", &TextData::document, "the unit of a text file that makes a document"),
+      text_key("text_field", &TextData::text_field, "JSONL: the field with a document's text"),
+      text_key("prompt_field", &TextData::prompt_field,
+               "JSONL: the field with a document's prompt, {prompt} in the template"),
+      text_key("mask_prompt", &TextData::mask_prompt, "true: no loss on the text before {text}"),
+      text_key("pack", &TextData::pack,
+               "documents end to end in full sequences; false: each document is a sequence"),
+      text_key("validation_fraction", &TextData::validation_fraction,
+               "the share of the documents set aside for validation; 0: none", {.max = 0.5}),
   });
   return keys;
 }
@@ -357,8 +403,9 @@ std::vector<Field> job_keys(const QueueTexts& texts) {
             {.min = 1, .max = submit::kMaxRanks, .default_text = texts.world_size}),
       {.name = "trainer",
        .help = "builtin: the xffl-train beside xffl, or in the job's PATH behind SSH and in an "
-               "image; {program: PATH}: xffl-train at another path; {command: [WORD, ...]}: any "
-               "program that honours job.json, '--job FILE' is appended",
+               "image; bundle: the one that `xffl deploy` put into workdir; {program: PATH}: "
+               "xffl-train at another path; {command: [WORD, ...]}: any program that honours "
+               "job.json, '--job FILE' is appended",
        .type = Type::kTrainer,
        .default_text = "builtin"},
       field("image", &F::image, "a container for the trainer",
@@ -382,7 +429,7 @@ std::vector<Field> job_keys(const QueueTexts& texts) {
       field("training", &F::training, "keys that differ here from the shared training",
             {.table = &job::training_fields()}),
       {.name = "data",
-       .help = "token shards at the facility",
+       .help = "text or token shards at the facility",
        .type = Type::kSection,
        .required = true,
        .table = &data_keys(),
@@ -541,7 +588,7 @@ std::string expectation(const Field& key) {
     case Type::kFacilities:
       return "a mapping of keys to values";
     case Type::kTrainer:
-      return "builtin, {program: path} or {command: [word, ...]}";
+      return "builtin, bundle, {program: path} or {command: [word, ...]}";
     case Type::kEnvironment:
       return "a list of shell lines or a mapping NAME: value";
     case Type::kSitePaths:

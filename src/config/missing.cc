@@ -43,9 +43,14 @@ void check_facility(const Facility& facility, std::vector<std::string>& missing)
   if (!facility.template_file.empty()) expect_file("template", facility.template_file.string());
   for (const fs::path& key : facility.ssh.keys) expect_file("ssh.keys", key.string());
   if (facility.access != AccessKind::kLocal) return;
-  for (const std::string& shard : facility.train_data) expect_file("data.train", shard);
+  if (!facility.prepared.empty() && !is_file(facility.train_data.front()))
+    missing.push_back(where + ".data.text: the text is not tokenized yet: xffl prepare " +
+                      facility.name.str());
+  else
+    for (const std::string& shard : facility.train_data) expect_file("data.train", shard);
   for (const job::ValidationSet& set : facility.validation)
-    expect_file("data.validation." + set.name, set.path);
+    if (facility.prepared.empty() || set.path != (facility.prepared / kPreparedValidation).str())
+      expect_file("data.validation." + set.name, set.path);
   if (!facility.trainer_program.empty() && !is_program(facility.trainer_program))
     missing.push_back(where + ".trainer.program: " + facility.trainer_program +
                       " is not a program that can be run");

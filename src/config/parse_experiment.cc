@@ -7,6 +7,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
+#include "xffl/base/sha256.h"
 #include "xffl/config/load.h"
 #include "xffl/job/supported.h"
 #include "yaml.h"
@@ -21,12 +22,16 @@ constexpr size_t kMaxShown = 50;
 /// Checks that the keys of one facility fit together, and fills in keys that follow from others.
 class FacilityChecker {
  public:
-  FacilityChecker(SectionReader& reader, const std::string& path, Facility& facility)
-      : reader_(reader), path_(path), facility_(facility) {}
+  FacilityChecker(SectionReader& reader, const std::string& path, const ProjectName& project,
+                  Facility& facility)
+      : reader_(reader), path_(path), project_(project), facility_(facility) {}
 
   void check() {
     if (facility_.access == AccessKind::kSsh) check_ssh();
     check_queue();
+    if (facility_.trainer_bundle && !facility_.workdir.empty())
+      facility_.trainer_program = (facility_.workdir / kDeployedPrograms / "xffl-train").str();
+    check_data();
   }
 
  private:
@@ -53,6 +58,57 @@ class FacilityChecker {
       problem("transfer",
               "'transfer' needs hosts: without them files take the way of the commands");
     if (!transfer.hosts.empty() && transfer.user.empty()) transfer.user = facility_.ssh.user;
+  }
+
+  void check_data() {
+    const TextData& text = facility_.text;
+    if (text.files.empty()) {
+      if (reader_.is_set(path_ + ".data"))
+        require("data.train", !facility_.train_data.empty(),
+                "token shards to train on, or data.text, which `xffl prepare` makes into shards");
+      return;
+    }
+    check_template(text);
+    if (facility_.workdir.empty()) return;
+    facility_.prepared = prepared_folder();
+    facility_.train_data = {(facility_.prepared / kPreparedTraining).str()};
+    const std::string& name = facility_.name.str();
+    const auto has_name = [&](const job::ValidationSet& set) { return set.name == name; };
+    if (text.validation_fraction == 0) return;
+    if (std::any_of(facility_.validation.begin(), facility_.validation.end(), has_name))
+      return problem("data.validation." + name,
+                     "'" + name +
+                         "' is the name of the set that follows from data.text: choose "
+                         "another one, or set validation_fraction: 0");
+    facility_.validation.push_back({name, (facility_.prepared / kPreparedValidation).str()});
+  }
+
+  void check_template(const TextData& text) {
+    if (!text.prompt.empty() && text.prompt.find("{text}") == std::string::npos)
+      problem("data.template", "'template' should contain {text}, found " + in_quotes(text.prompt));
+    if (text.mask_prompt && text.prompt.empty() && text.prompt_field.empty())
+      problem("data.mask_prompt", "'mask_prompt' needs a template or a prompt_field");
+  }
+
+  // The hash of the options is part of the name, so that shards never serve other options.
+  RemotePath prepared_folder() const {
+    const TextData& text = facility_.text;
+    Sha256 hash;
+    const auto add = [&](std::string_view part) {
+      hash.update(std::to_string(part.size()) + ":");
+      hash.update(part);
+    };
+    for (const std::string& file : text.files) add(file);
+    for (const std::string_view part :
+         {std::string_view(text.prompt), std::string_view(text.text_field),
+          std::string_view(text.prompt_field), to_string(text.document),
+          std::string_view(text.mask_prompt ? "masked" : "whole"),
+          std::string_view(text.pack ? "packed" : "apart")})
+      add(part);
+    add(std::to_string(text.validation_fraction));
+    add(std::to_string(facility_.sequence_length));
+    return facility_.workdir / "xffl.data" /
+           (project_.str() + "." + facility_.name.str() + "-" + hash.hex().substr(0, 8));
   }
 
   static std::string remote_schedulers() {
@@ -109,6 +165,7 @@ class FacilityChecker {
 
   SectionReader& reader_;
   const std::string& path_;
+  const ProjectName& project_;
   Facility& facility_;
 };
 
@@ -174,7 +231,7 @@ class ExperimentReader {
     if (facility.workdir.empty() && !facility.name.empty() && !remote)
       facility.workdir =
           RemotePath((experiment_.project_folder / "work" / facility.name.str()).string());
-    FacilityChecker(reader_, path, facility).check();
+    FacilityChecker(reader_, path, experiment_.project, facility).check();
     check_training(path, facility);
   }
 

@@ -288,6 +288,10 @@ void SectionReader::read_trainer(const Node& node, const Field& key, Facility& f
                                  const std::string& path) {
   static constexpr std::array<std::string_view, 2> kNames{"command", "program"};
   if (node.kind == Node::Kind::kScalar && node.text == "builtin") return;
+  if (node.kind == Node::Kind::kScalar && node.text == "bundle") {
+    facility.trainer_bundle = true;
+    return;
+  }
   if (node.kind != Node::Kind::kMapping || node.keys.size() != 1) {
     const bool other = node.kind == Node::Kind::kScalar;
     wrong_type(node, key, path, other ? "for a program of your own write {command: [...]}" : "");

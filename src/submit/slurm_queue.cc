@@ -91,6 +91,13 @@ JobShape slurm_shape(const QueueSettings& settings, int /*world_size*/) {
           .gpus_per_node = slurm.gpus_per_node};
 }
 
+void one_slurm_task(QueueSettings& settings) {
+  SlurmSettings& slurm = settings.as<SlurmSettings>();
+  slurm.cpus_per_task = slurm.cpus_per_task * slurm.tasks_per_node;
+  slurm.nodes = slurm.tasks_per_node = 1;
+  slurm.keep_allocation = std::chrono::seconds(0);
+}
+
 // One task per rank. srun takes the job's shape from its environment, except for --cpus-per-task.
 std::vector<std::string> slurm_launch(const ScriptRequest& request) {
   const SlurmSettings& slurm = request.settings.as<SlurmSettings>();
@@ -127,6 +134,7 @@ constexpr QueueManager kSlurm{
     .keys = slurm_keys,
     .complete = complete_slurm,
     .shape = slurm_shape,
+    .one_task = one_slurm_task,
     .image_and_modules = true,
     .plain_workdir = true,
     .poll_interval = std::chrono::seconds(60),  // the shortest interval that sites accept

@@ -31,7 +31,8 @@ facilities:
     transfer: {pack: never}
     scheduler: slurm
     workdir: /scratch/me
-    data: {train: /scratch/me/t}
+    trainer: bundle
+    data: {text: ["/t/*.jsonl"], template: "a: {text}", pack: false, validation: {it: /v}}
   s:
     access: ssh
     ssh: {hosts: [login1.example.org, "[fe80::1]:2222"], user: me, keys: keys/id, jump: gate:22, agent: false}

@@ -1,3 +1,5 @@
+#include <set>
+
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "texts.h"
@@ -63,6 +65,54 @@ TEST(ParseExperiment, FillsInDefaultsOverridesAndPaths) {
     EXPECT_EQ(facility.training.schedule.warmup_steps, 10);
     EXPECT_EQ(facility.training.schedule.min_ratio, 0.1);
   }
+}
+
+// Text instead of shards: the folder of its shards is named by the options.
+TEST(ParseExperiment, TextOfAFacilityNamesItsShards) {
+  const auto with_data = [](const std::string& data) {
+    return parse(small_with("data: {train: data/cs.tokens}", "data: " + data)).facilities[1];
+  };
+  const Facility brno = with_data("{text: [cs/*.txt, /more], template: 'A: {text}', pack: false}");
+  EXPECT_THAT(brno.text.files, ElementsAre("/project/cs/*.txt", "/more"));
+  EXPECT_EQ(brno.text.prompt, "A: {text}");
+  EXPECT_FALSE(brno.text.pack);
+  EXPECT_THAT(brno.prepared.str(), testing::MatchesRegex("/project/work/brno/xffl.data/"
+                                                         "bilingual.brno-[0-9a-f]{8}"));
+  EXPECT_THAT(brno.train_data, ElementsAre((brno.prepared / "train.tokens").str()));
+  EXPECT_THAT(brno.validation,
+              ElementsAre(job::ValidationSet{"brno", (brno.prepared / "validation.tokens").str()}));
+  std::set<std::string> folders{brno.prepared.str()};
+  for (const char* options : {"", "template: 'B: {text}'", "document: line", "text_field: t",
+                              "prompt_field: p", "prompt_field: p, mask_prompt: true",
+                              "pack: false", "sequence_length: 8", "validation_fraction: 0"})
+    EXPECT_TRUE(
+        folders.insert(with_data(std::string("{text: cs/*.txt, ") + options + "}").prepared.str())
+            .second)
+        << options;
+  EXPECT_TRUE(with_data("{text: cs/*.txt, validation_fraction: 0}").validation.empty());
+}
+
+TEST(ParseExperiment, TextThatDoesNotFitIsRefused) {
+  const auto problem = [](const std::string& data) {
+    return problems(small_with("data: {train: data/cs.tokens}", "data: " + data));
+  };
+  EXPECT_THAT(problem("{text: a, train: b}"),
+              HasSubstr("'facilities.brno.data.train' has a meaning only with shards"));
+  EXPECT_THAT(problem("{validation: {}}"),
+              HasSubstr("missing required key 'facilities.brno.data.train'"));
+  EXPECT_THAT(problem("{train: a, pack: false}"),
+              HasSubstr("'facilities.brno.data.pack' has a meaning only with data.text"));
+  EXPECT_THAT(problem("{text: a, template: b}"), HasSubstr("should contain {text}, found 'b'"));
+  EXPECT_THAT(problem("{text: a, mask_prompt: true}"),
+              HasSubstr("needs a template or a prompt_field"));
+  EXPECT_THAT(problem("{text: a, validation: {brno: v}}"),
+              HasSubstr("'brno' is the name of the set"));
+}
+
+TEST(ParseExperiment, TheBundleIsInTheWorkFolder) {
+  const Facility alba =
+      parse(small_with("world_size: 2", "world_size: 2\n    trainer: bundle")).facilities[0];
+  EXPECT_EQ(alba.trainer_program, "/scratch/me/xffl/xffl.programs/current/bin/xffl-train");
 }
 
 TEST(ParseExperiment, ReadsEveryKindOfTrainerAndEnvironment) {

@@ -79,6 +79,29 @@ struct Budget {
   bool operator==(const Budget&) const = default;
 };
 
+// The unit of a text file that makes a document.
+enum class DocumentUnit { kParagraph, kLine, kFile };
+constexpr auto names_of(DocumentUnit) { return enum_names("paragraph", "line", "file"); }
+
+// Text at a facility, which `xffl prepare` tokenizes there (docs/user/preparing.md).
+struct TextData {
+  std::vector<std::string> files;  // absolute paths and patterns as of glob(7); empty: none
+  std::string prompt;              // around each document, with {text}; empty: the text alone
+  std::string text_field = "text";
+  std::string prompt_field;  // JSONL: the field with a document's own prompt
+  DocumentUnit document = DocumentUnit::kParagraph;
+  bool mask_prompt = false;
+  bool pack = true;                   // documents end to end; false: each is a sequence
+  double validation_fraction = 0.05;  // of the documents; 0: no validation set
+  bool operator==(const TextData&) const = default;
+};
+
+// Names in the folder of a facility's prepared text.
+inline constexpr std::string_view kPreparedTraining = "train.tokens";
+inline constexpr std::string_view kPreparedValidation = "validation.tokens";
+// The programs of the newest deployed bundle, below the work folder.
+inline constexpr std::string_view kDeployedPrograms = "xffl.programs/current/bin";
+
 struct Facility {
   FacilityName name;
   AccessKind access = AccessKind::kLocal;
@@ -97,12 +120,17 @@ struct Facility {
   int world_size = 1;  // ranks of a job: nodes * tasks_per_node of shape()
   std::vector<std::string>
       trainer_command;  // empty: the built-in trainer; else argv, "--job <job.json>" is appended
+  bool trainer_bundle = false;  // the deployed bundle's trainer, which trainer_program then names
   std::string trainer_program;  // built-in trainer at the facility; empty: the program beside this
                                 // xffl; behind SSH or in an image, xffl-train in the PATH
   std::vector<std::string> modules;      // environment modules loaded before `environment`
   std::vector<std::string> environment;  // shell lines run before the trainer; single lines
   std::vector<std::string> train_data;   // token shards at the facility
-  int64_t sequence_length = 0;           // of the longest sequence there; 0: the shards say it
+  TextData text;                         // instead of shards
+  // The folder of the shards that `xffl prepare` makes of `text`; its name has the hash of the
+  // options. train_data and validation name its shards. Empty without `text`.
+  RemotePath prepared;
+  int64_t sequence_length = 0;  // of the longest sequence there; 0: the shards say it
   std::vector<job::ValidationSet> validation;
   std::chrono::milliseconds poll_interval{0};  // 0: the policy's
   job::TrainingSpec training;  // defaults, then the facility's own; steps = steps per round

@@ -90,6 +90,9 @@ struct QueueManager {
   void (*complete)(QueueSettings& settings, const SectionKeys& keys) = nullptr;
   /// The resources of a job; `world_size` is the facility's key.
   JobShape (*shape)(const QueueSettings& settings, int world_size) = nullptr;
+  /// Changes the settings to a job of one task on one node, with the processors that the tasks of
+  /// a node have together; null: the queue manager has no settings.
+  void (*one_task)(QueueSettings& settings) = nullptr;
   bool image_and_modules = false;  // the keys `image` and `modules` of a facility apply
   bool plain_workdir = false;      // the work folder stands in directives of the job script
   std::chrono::milliseconds poll_interval{0};  // when xffl.yaml has none; 0: the policy's

@@ -1,0 +1,46 @@
+// Tokenizes a facility's text there, by a job of its queue manager: the text stays at the facility,
+// the tokenizer travels.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <stop_token>
+#include <string>
+
+#include "xffl/config/experiment.h"
+#include "xffl/facility/services.h"
+#include "xffl/tokens/prepared.h"
+
+namespace xffl::prepare {
+
+using tokens::Prepared;
+using tokens::PrepareJob;
+
+/// The options of the facility's job.
+PrepareJob prepare_job(const config::Experiment& experiment, const config::Facility& facility);
+/// xffl-tokenize at the facility: beside its xffl-train.
+std::string tokenize_program(const config::Facility& facility, const facility::Programs& programs);
+
+/// The facility's prepared.json; empty when there is none. Throws kCorrupt, kRemote.
+std::optional<Prepared> find_prepared(remote::Session& session, const config::Facility& facility);
+
+struct Callbacks {
+  std::function<void(const std::string& message)> on_state{};  // each change
+  std::function<void(const tokens::PrepareProgress&)> on_progress{};
+};
+
+struct Outcome {
+  Prepared prepared;
+  bool was_there = false;  // made by an earlier job, with the same tokenizer
+};
+
+/// Returns the facility's prepared text; when there is none, or with `again`, follows the job that
+/// makes it, and submits one if none is under way. A stop or a lost link leaves the job alone, and
+/// the next call follows it. Throws kConfig (the facility has no data.text, the queue manager
+/// rejects the job), kNotFound (the model has no tokenizer), kFailed (the job ended without shards:
+/// with the end of its output), kRemote (the answer to a submission was lost), kCancelled.
+Outcome prepare(const config::Experiment& experiment, const config::Facility& facility,
+                facility::Services& services, bool again, std::stop_token stop,
+                const Callbacks& callbacks = {});
+
+}  // namespace xffl::prepare

@@ -1,0 +1,153 @@
+#include "xffl/tokens/prepared.h"
+
+#include "xffl/base/error.h"
+#include "xffl/base/json.h"
+#include "xffl/base/sha256.h"
+
+namespace xffl::tokens {
+namespace {
+
+constexpr std::string_view kJobFormat = "xffl-prepare-job", kPreparedFormat = "xffl-prepared";
+constexpr int kVersion = 1;
+constexpr int64_t kMost = int64_t{1} << 53;  // exact in every reader of JSON
+
+JsonObject open(const Json& json, const std::string& where, std::string_view format) {
+  JsonObject object(json, where);
+  if (const std::string found = object.string("format"); found != format)
+    object.fail_unsupported("format", found, format);
+  if (const int64_t found = object.integer("version"); found != kVersion)
+    object.fail_unsupported("version", std::to_string(found), std::to_string(kVersion));
+  return object;
+}
+
+std::string hash_in(JsonObject& object, std::string_view key) {
+  std::string text = object.string(key);
+  if (!is_sha256_hex(text)) object.fail(key, "is not a SHA-256");
+  return text;
+}
+
+uint64_t count_in(JsonObject& object, std::string_view key) {
+  return static_cast<uint64_t>(object.integer(key, 0, kMost));
+}
+
+Json shard_json(const PreparedShard& shard) {
+  return {{"sha256", shard.sha256},
+          {"bytes", shard.bytes},
+          {"tokens", shard.tokens},
+          {"sequences", shard.sequences},
+          {"documents", shard.documents}};
+}
+
+PreparedShard read_shard(JsonObject object) {
+  PreparedShard shard{.sha256 = hash_in(object, "sha256"),
+                      .bytes = count_in(object, "bytes"),
+                      .tokens = count_in(object, "tokens"),
+                      .sequences = count_in(object, "sequences"),
+                      .documents = count_in(object, "documents")};
+  object.reject_unknown_keys();
+  return shard;
+}
+
+}  // namespace
+
+std::vector<std::string_view> tokenizer_files() {
+  return {"tokenizer.model", "tokenizer.json", "tokenizer_config.json"};
+}
+
+std::string tokenizer_hash(const std::filesystem::path& folder) {
+  std::string lines;
+  bool has_tokenizer = false;
+  for (const std::string_view name : tokenizer_files()) {
+    if (!std::filesystem::exists(folder / name)) continue;
+    has_tokenizer = has_tokenizer || name != "tokenizer_config.json";
+    lines += sha256_file(folder / name) + "  " + std::string(name) + "\n";
+  }
+  if (!has_tokenizer)
+    throw Error(ErrorKind::kNotFound, folder.string() +
+                                          " holds no tokenizer.model and no tokenizer.json: "
+                                          "copy the tokenizer of the model there");
+  return sha256_hex(lines);
+}
+
+std::string format_prepare_job(const PrepareJob& job) {
+  return Json{{"format", kJobFormat},
+              {"version", kVersion},
+              {"tokenizer_sha256", job.tokenizer_sha256},
+              {"files", job.files},
+              {"template", job.prompt},
+              {"text_field", job.text_field},
+              {"prompt_field", job.prompt_field},
+              {"document", job.document},
+              {"mask_prompt", job.mask_prompt},
+              {"pack", job.pack},
+              {"validation_fraction", job.validation_fraction},
+              {"sequence_length", job.sequence_length}}
+             .dump(2) +
+         "\n";
+}
+
+PrepareJob parse_prepare_job(const std::string& json, const std::string& where) {
+  const Json parsed = parse_json(json, where);
+  JsonObject object = open(parsed, where, kJobFormat);
+  PrepareJob job{.tokenizer_sha256 = hash_in(object, "tokenizer_sha256"),
+                 .files = object.strings("files"),
+                 .prompt = object.string("template"),
+                 .text_field = object.string("text_field"),
+                 .prompt_field = object.string("prompt_field"),
+                 .document = object.string("document"),
+                 .mask_prompt = object.boolean("mask_prompt"),
+                 .pack = object.boolean("pack"),
+                 .validation_fraction = object.number("validation_fraction"),
+                 .sequence_length = object.integer("sequence_length", 1, 1 << 24)};
+  object.reject_unknown_keys();
+  return job;
+}
+
+std::string format_prepared(const Prepared& prepared) {
+  Json json{{"format", kPreparedFormat},
+            {"version", kVersion},
+            {"tokenizer_sha256", prepared.tokenizer_sha256},
+            {"text_sha256", prepared.text_sha256},
+            {"program", prepared.program},
+            {"files", prepared.files},
+            {"bytes", prepared.bytes},
+            {"dropped_tokens", prepared.dropped_tokens},
+            {"cut_documents", prepared.cut_documents},
+            {"seconds", prepared.seconds},
+            {"training", shard_json(prepared.training)}};
+  if (prepared.validation) json["validation"] = shard_json(*prepared.validation);
+  return json.dump(2) + "\n";
+}
+
+Prepared parse_prepared(const std::string& json, const std::string& where) {
+  const Json parsed = parse_json(json, where);
+  JsonObject object = open(parsed, where, kPreparedFormat);
+  Prepared prepared{.tokenizer_sha256 = hash_in(object, "tokenizer_sha256"),
+                    .text_sha256 = hash_in(object, "text_sha256"),
+                    .program = object.string("program"),
+                    .files = count_in(object, "files"),
+                    .bytes = count_in(object, "bytes"),
+                    .dropped_tokens = count_in(object, "dropped_tokens"),
+                    .cut_documents = count_in(object, "cut_documents"),
+                    .seconds = object.number("seconds"),
+                    .training = read_shard(object.object("training"))};
+  if (object.has("validation")) prepared.validation = read_shard(object.object("validation"));
+  object.reject_unknown_keys();
+  return prepared;
+}
+
+std::string format_prepare_progress(const PrepareProgress& progress) {
+  return Json{{"bytes_done", progress.bytes_done},
+              {"bytes_total", progress.bytes_total},
+              {"tokens", progress.tokens}}
+      .dump();
+}
+
+PrepareProgress parse_prepare_progress(const std::string& json, const std::string& where) {
+  const Json parsed = parse_json(json, where);
+  JsonObject object(parsed, where);
+  return {count_in(object, "bytes_done"), count_in(object, "bytes_total"),
+          count_in(object, "tokens")};
+}
+
+}  // namespace xffl::tokens

@@ -1,0 +1,170 @@
+// `xffl prepare` with jobs of this machine: the shards equal those of xffl-tokenize encode.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <fstream>
+
+#include "support/await.h"
+#include "support/temp_dir.h"
+#include "xffl/base/file.h"
+#include "xffl/base/process.h"
+#include "xffl/config/load.h"
+#include "xffl/tokens/prepared.h"
+
+namespace xffl {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+constexpr const char* kXffl = XFFL_BINARY_DIR "/bin/xffl";
+constexpr const char* kTokenize = XFFL_BINARY_DIR "/bin/xffl-tokenize";
+
+void must_run(const std::vector<std::string>& argv) {
+  const ProcessResult done = run_process({.argv = argv});
+  ASSERT_EQ(done.exit_code, 0) << done.err;
+}
+
+class Prepare : public testing::Test {
+ protected:
+  Prepare() {
+    fs::create_directories(dir_ / "model");
+    fs::create_directories(dir_ / "text/more");
+    write_text("text/a.txt", 300);
+    write_text("text/more/b.txt", 200);
+    write_text("text/ignored.md", 10);
+    must_run({kTokenize, "train", "--input", (dir_ / "text/a.txt").string(), "--output",
+              (dir_ / "model").string(), "--vocab-size", "320"});
+    write_config("template: 'Say: {text}', sequence_length: 64, validation_fraction: 0.2");
+  }
+
+  void write_text(const std::string& name, int paragraphs) const {
+    std::ofstream file(dir_ / name);
+    for (int i = 0; i < paragraphs; ++i)
+      file << "The " << i << "th paragraph of " << name << " has words " << i * 7919 % 1000 << ".\n"
+           << "And a second line.\n\n";
+  }
+  void write_config(const std::string& options, const std::string& keys = "") const {
+    write_file_atomic(dir_ / "xffl.yaml",
+                      "project: p\nmodel: model\nrounds: 1\n"
+                      "training: {steps_per_round: 1, batch_size: 2}\nfacilities:\n  alba:\n" +
+                          keys + "    data: {text: [text/*.txt, text/more/*], " + options + "}\n");
+  }
+  config::Facility alba() const {
+    return config::load_experiment(dir_.path()).facility(FacilityName("alba"));
+  }
+  ProcessResult prepare(std::vector<std::string> more = {}) const {
+    std::vector<std::string> argv = {kXffl, "prepare", "alba", "-p", dir_.path().string()};
+    argv.insert(argv.end(), more.begin(), more.end());
+    return run_process({.argv = argv});
+  }
+  tokens::Prepared prepared() const {
+    const fs::path file = fs::path(alba().prepared.str()) / "prepared.json";
+    return tokens::parse_prepared(read_file(file, 1 << 20), file.string());
+  }
+
+  test::TempDir dir_;
+};
+
+TEST_F(Prepare, MakesTheShardsOfEncode) {
+  const ProcessResult done = prepare();
+  ASSERT_EQ(done.exit_code, 0) << done.err;
+  const fs::path folder(alba().prepared.str());
+  must_run({kTokenize, "encode", "--tokenizer", (dir_ / "model").string(), "--input",
+            (dir_ / "text/a.txt").string(), (dir_ / "text/more/b.txt").string(), "--template",
+            "Say: {text}", "--sequence-length", "64", "--output", (dir_ / "t").string(),
+            "--validation-output", (dir_ / "v").string(), "--validation-fraction", "0.2"});
+  EXPECT_EQ(read_file(folder / "train.tokens", 1 << 24), read_file(dir_ / "t", 1 << 24));
+  EXPECT_EQ(read_file(folder / "validation.tokens", 1 << 24), read_file(dir_ / "v", 1 << 24));
+  EXPECT_EQ(alba().train_data, std::vector{(folder / "train.tokens").string()});
+  ASSERT_EQ(alba().validation.size(), 1u);
+  EXPECT_EQ(alba().validation[0].name, "alba");
+  EXPECT_EQ(prepared().files, 2u);
+  EXPECT_THAT(done.out, HasSubstr("in 2 files are tokenized"));
+
+  const ProcessResult again = prepare();
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("were tokenized before"));
+  EXPECT_FALSE(fs::exists(folder / "job2"));
+}
+
+TEST_F(Prepare, OtherOptionsOrAnotherTokenizerMakeOtherShards) {
+  ASSERT_EQ(prepare().exit_code, 0);
+  const RemotePath before = alba().prepared;
+  write_config("sequence_length: 32, validation_fraction: 0");
+  EXPECT_NE(alba().prepared, before);
+  EXPECT_TRUE(alba().validation.empty());
+  ASSERT_EQ(prepare().exit_code, 0);
+  EXPECT_FALSE(prepared().validation);
+  const std::string first = prepared().tokenizer_sha256;
+
+  must_run({kTokenize, "train", "--input", (dir_ / "text/a.txt").string(), "--output",
+            (dir_ / "model").string(), "--vocab-size", "310"});
+  const ProcessResult other = prepare();
+  ASSERT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_THAT(other.out, HasSubstr("are tokenized"));
+  EXPECT_NE(prepared().tokenizer_sha256, first);
+}
+
+TEST_F(Prepare, ChangedTextIsTokenizedOnRequest) {
+  ASSERT_EQ(prepare().exit_code, 0);
+  const tokens::Prepared first = prepared();
+  write_text("text/a.txt", 400);
+  EXPECT_THAT(prepare().out, HasSubstr("--again"));
+  ASSERT_EQ(prepare({"--again"}).exit_code, 0);
+  EXPECT_NE(prepared().text_sha256, first.text_sha256);
+  EXPECT_GT(prepared().training.documents, first.training.documents);
+}
+
+TEST_F(Prepare, PurgedShardsAreMadeAgain) {
+  ASSERT_EQ(prepare().exit_code, 0);
+  const fs::path shard = fs::path(alba().prepared.str()) / "validation.tokens";
+  const std::string before = read_file(shard, 1 << 24);
+  fs::remove(shard);
+  ASSERT_EQ(prepare().exit_code, 0);
+  EXPECT_EQ(read_file(shard, 1 << 24), before);
+}
+
+TEST_F(Prepare, AFailedJobShowsItsOutput) {
+  write_config("sequence_length: 64");
+  fs::remove(dir_ / "text/more/b.txt");
+  const ProcessResult failed = prepare();
+  EXPECT_NE(failed.exit_code, 0);
+  EXPECT_THAT(failed.err, HasSubstr("text/more/* matches no file"));
+  EXPECT_THAT(failed.err, HasSubstr("job1/job.out"));
+  EXPECT_FALSE(fs::exists(alba().prepared.str() + "/train.tokens"));
+  write_text("text/more/b.txt", 20);
+  EXPECT_EQ(prepare().exit_code, 0);
+  EXPECT_TRUE(fs::exists(alba().prepared.str() + "/job2/out/report.json"));
+}
+
+// The job waits for a file before it tokenizes.
+TEST_F(Prepare, AnInterruptedCommandFollowsItsJob) {
+  const std::string hold = (dir_ / "hold").string();
+  std::ofstream{hold};
+  write_config("sequence_length: 64",
+               "    environment: ['while [ -e " + hold + " ]; do sleep 0.1; done']\n");
+  const pid_t first = start_detached(
+      {.argv = {kXffl, "prepare", "alba", "-p", dir_.path().string()}}, dir_ / "first.log");
+  const fs::path folder(alba().prepared.str());
+  ASSERT_TRUE(test::await([&] { return fs::exists(folder / "job1/job.id"); }));
+  ASSERT_EQ(::kill(first, SIGKILL), 0);
+  wait_for_exit(first);
+  fs::remove(hold);
+  const ProcessResult second = prepare();
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_FALSE(fs::exists(folder / "job2"));
+  EXPECT_EQ(prepared().files, 2u);
+}
+
+TEST_F(Prepare, MissingShardsNameTheCommand) {
+  const auto missing = config::find_missing(config::load_experiment(dir_.path()));
+  EXPECT_THAT(missing, testing::Contains(HasSubstr("xffl prepare alba")));
+  ASSERT_EQ(prepare().exit_code, 0);
+  EXPECT_THAT(config::find_missing(config::load_experiment(dir_.path())),
+              testing::Not(testing::Contains(HasSubstr("data"))));
+}
+
+}  // namespace
+}  // namespace xffl
