@@ -43,7 +43,16 @@ void ModelPush::restore_purged_model(int attempt, std::stop_token stop) {
                  {site_.name_field(), {"bytes", pushed.moved_bytes}});
 }
 
+void ModelPush::require_prepared_text() {
+  if (site_.settings.prepared.empty()) return;
+  const RemotePath shard(site_.settings.train_data.front());
+  if (site_.session->stat(shard)) return;
+  throw Error(ErrorKind::kRemote, "the text of data.text is not tokenized yet: xffl prepare " +
+                                      site_.settings.name.str());
+}
+
 Event ModelPush::push(int attempt, std::stop_token stop) {
+  require_prepared_text();
   job::JobSpec spec = site_.spec(attempt);
   const auto complaints =
       at_the_facility([&] { return earlier_attempts_with(attempt, kModelFailure); });

@@ -128,6 +128,9 @@ class ModelPush {
   void check_space(int attempt);
 
  private:
+  /// Throws kRemote, so that the facility waits, while its text is not tokenized: the job would
+  /// find that after the queue.
+  void require_prepared_text();
   /// Pushes the attempt's input model, as differences when `packs`; `spec` names the result. With
   /// `compares` the push compares the files at the facility with the model.
   history::Pushed push_base(int attempt, job::JobSpec& spec, bool packs, bool compares,

@@ -1,5 +1,5 @@
 // From text at two real facilities to a federation: `xffl prepare` by a Slurm job behind SSH,
-// killed after the submission and repeated, then `xffl run` with the shards.
+// killed after the submission and repeated, while an `xffl run` waits for the shards.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -103,6 +103,12 @@ class TestbedPrepare : public testing::Test {
 };
 
 TEST_F(TestbedPrepare, TextBehindSshIsTokenizedOnceAndTrainedOn) {
+  const pid_t run = start_detached({.argv = command("run", "")}, path() / "run.log");
+  EXPECT_TRUE(test::await([&] {
+    const std::string status = xffl("status").out;
+    return status.find("not tokenized yet: xffl prepare alba") != std::string::npos &&
+           status.find("not tokenized yet: xffl prepare brno") != std::string::npos;
+  })) << xffl("status").out;
   const pid_t first = start_detached({.argv = command("prepare", "alba")}, path() / "first.log");
   EXPECT_TRUE(test::await([&] { return fs::exists(prepared("alba") / "job1/job.id"); }))
       << read_file(path() / "first.log", 1 << 20);
@@ -121,9 +127,10 @@ TEST_F(TestbedPrepare, TextBehindSshIsTokenizedOnceAndTrainedOn) {
     EXPECT_EQ(read_file(prepared(name) / "validation.tokens", 1 << 24),
               read_file(path() / "v", 1 << 24));
   }
-  const ProcessResult run = xffl("run");
-  EXPECT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_THAT(run.out, HasSubstr("1 of 1 rounds published"));
+  EXPECT_EQ(wait_for_exit(run), 0) << read_file(path() / "run.log", 1 << 20);
+  EXPECT_THAT(xffl("status").out, HasSubstr("1 of 1 rounds published"));
+  for (const history::StoredEvent& event : history::read_events(path() / "runs/0001/journal.db"))
+    EXPECT_NE(event.kind, "attempt_failed") << event.payload;
 }
 
 }  // namespace
