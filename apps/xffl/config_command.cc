@@ -97,11 +97,22 @@ class ConfigWizard {
   void ask_facility(const std::string& name);
   void ask_access(const std::string& name);
   void ask_site(const std::string& path);
+  void ask_trainer(const std::string& path);
+  bool ask_text(const std::string& path);
   void ask_data(const std::string& path, const std::string& default_answer);
 
   std::vector<Setting>& settings_;
   fs::path project_;
 };
+
+// The value of a setting for words separated by blanks.
+std::string setting_list(const std::string& answer) {
+  const std::vector<std::string> items = split_list(answer);
+  if (items.size() <= 1) return items.empty() ? "" : items.front();
+  std::string list;
+  for (const std::string& item : items) list += (list.empty() ? "[\"" : ", \"") + item + "\"";
+  return list + "]";
+}
 
 void ConfigWizard::ask_all() {
   std::printf("An xffl project in %s. Enter takes the [default].\n",
@@ -167,11 +178,7 @@ void ConfigWizard::ask_list(const std::string& path, const std::string& question
                             const std::string& default_answer) {
   if (has(path)) return;
   ask_until(question, default_answer, [&](const std::string& answer) {
-    const std::vector<std::string> items = split_list(answer);
-    if (items.size() <= 1) return std::vector<Setting>{{path, items.empty() ? "" : items.front()}};
-    std::string list;
-    for (const std::string& item : items) list += (list.empty() ? "[\"" : ", \"") + item + "\"";
-    return std::vector<Setting>{{path, list + "]"}};
+    return std::vector<Setting>{{path, setting_list(answer)}};
   });
 }
 
@@ -206,7 +213,7 @@ void ConfigWizard::ask_facility(const std::string& name) {
   ask_access(name);
   if (value(path + "access") == "ssh") {
     ask_site(path);
-    ask_data(path, "");
+    if (!ask_text(path)) ask_data(path, "");
   } else {
     ask(path + "workdir", "  Folder for xffl's files there", "work/" + name);
     ask(path + "world_size", "  Ranks of a job", "1");
@@ -239,10 +246,36 @@ void ConfigWizard::ask_site(const std::string& path) {
   ask(path + "slurm.gpus_per_node", "  GPUs of a node, one rank each; 0: none", "0");
   ask(path + "slurm.time", "  Walltime of a job", "1h");
   ask(path + "workdir", "  Folder there for xffl's files, shared by all nodes", "");
-  if (!has(path + "trainer") && !has(path + "image"))
-    ask_optional(path + "trainer.program",
-                 "  Path of xffl-train there (Enter: the one in the job's PATH; for a bundle write "
-                 "trainer: bundle into xffl.yaml)");
+  ask_trainer(path);
+}
+
+void ConfigWizard::ask_trainer(const std::string& path) {
+  if (has(path + "trainer") || has(path + "image")) return;
+  ask_until(
+      "  xffl-train there: bundle (`xffl deploy` puts it there), path (in the PATH of jobs), "
+      "or its absolute path",
+      "bundle", [&](const std::string& answer) -> std::vector<Setting> {
+        if (answer == "path") return {{path + "trainer", "builtin"}};
+        if (answer == "bundle") return {{path + "trainer", answer}};
+        return {{path + "trainer.program", answer}};
+      });
+}
+
+/// True when the answer names text, which `xffl prepare` tokenizes at the facility.
+bool ConfigWizard::ask_text(const std::string& path) {
+  if (has(path + "data.train")) return false;
+  if (!has(path + "data.text"))
+    ask_until(
+        "  Text there, paths and patterns such as /data/it/*.jsonl, separated by blanks "
+        "(Enter: there are token shards)",
+        "", [&](const std::string& answer) -> std::vector<Setting> {
+          if (split_list(answer).empty()) return {};
+          return {{path + "data.text", setting_list(answer)}};
+        });
+  if (!has(path + "data.text")) return false;
+  ask_optional(path + "data.template",
+               "  Prompt around each document, such as 'Scrivi: {text}' (Enter: none)");
+  return true;
 }
 
 void ConfigWizard::ask_data(const std::string& path, const std::string& default_answer) {

@@ -131,6 +131,7 @@ Prepared parse_prepared(const std::string& json, const std::string& where) {
                     .cut_documents = count_in(object, "cut_documents"),
                     .seconds = object.number("seconds"),
                     .training = read_shard(object.object("training"))};
+  if (prepared.seconds < 0) object.fail("seconds", "is negative");
   if (object.has("validation")) prepared.validation = read_shard(object.object("validation"));
   object.reject_unknown_keys();
   return prepared;

@@ -196,8 +196,8 @@ TEST_F(ConfigCommand, TheWizardAsksForAClusterBehindSsh) {
       answer(project(),
              "bi\n\n\n\n\n\n\nalba leo\n"
              "shh\nssh\n\na.example b.example:2222\nann b\nann\n/k\nproj\n\n2\n4\n12h\n"
-             "rel\n/scratch/x\n/opt/xffl-train\n\n/scratch/it.tokens\n\n"
-             "leonardo\nann\n\n\n\n/scratch/y\n\n/scratch/cs.tokens\n\ny\n",
+             "rel\n/scratch/x\n/opt/xffl-train\n\n\n/scratch/it.tokens\n\n"
+             "leonardo\nann\n\n\n\n/scratch/y\n\n/data/*.txt /more\nno\nA: {text}\ny\n",
              shown);
   EXPECT_EQ(code, 0) << shown;
   EXPECT_THAT(shown, HasSubstr("should be local or ssh, found 'shh': did you mean 'ssh'?"));
@@ -211,8 +211,12 @@ TEST_F(ConfigCommand, TheWizardAsksForAClusterBehindSsh) {
   EXPECT_EQ(alba.scheduler.as<submit::SlurmSettings>().account, "proj");
   EXPECT_EQ(alba.world_size, 8);
   EXPECT_EQ(alba.trainer_program, "/opt/xffl-train");
-  EXPECT_EQ(experiment.facilities.at(1).scheduler.as<submit::SlurmSettings>().partition,
-            "boost_usr_prod");
+  const config::Facility& leo = experiment.facilities.at(1);
+  EXPECT_EQ(leo.scheduler.as<submit::SlurmSettings>().partition, "boost_usr_prod");
+  EXPECT_TRUE(leo.trainer_bundle);
+  EXPECT_THAT(leo.text.files, testing::ElementsAre("/data/*.txt", "/more"));
+  EXPECT_EQ(leo.text.prompt, "A: {text}");
+  EXPECT_THAT(shown, HasSubstr("'template' should contain {text}, found 'no'"));
 }
 
 TEST_F(ConfigCommand, TheWizardWritesNothingWithoutAYes) {

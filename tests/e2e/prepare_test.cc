@@ -49,7 +49,8 @@ class Prepare : public testing::Test {
     write_file_atomic(dir_ / "xffl.yaml",
                       "project: p\nmodel: model\nrounds: 1\n"
                       "training: {steps_per_round: 1, batch_size: 2}\nfacilities:\n  alba:\n" +
-                          keys + "    data: {text: [text/*.txt, text/more/*], " + options + "}\n");
+                          keys + "    data: {text: [text/*.txt, text/more/*, text/a.txt], " +
+                          options + "}\n");
   }
   config::Facility alba() const {
     return config::load_experiment(dir_.path()).facility(FacilityName("alba"));

@@ -66,6 +66,7 @@ TEST(Prepared, WrongValuesAreRefused) {
   EXPECT_THAT(refusal("/training/sha256", "../x"), HasSubstr("sha256"));
   EXPECT_THAT(refusal("/training/tokens", -1), HasSubstr("tokens"));
   EXPECT_THAT(refusal("/validation/bytes", 1e300), HasSubstr("bytes"));
+  EXPECT_THAT(refusal("/seconds", -1), HasSubstr("seconds"));
   EXPECT_THAT(refusal("/further", 1), HasSubstr("further"));
 }
 
