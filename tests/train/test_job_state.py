@@ -144,7 +144,8 @@ def test_a_damaged_checkpoint_is_skipped(setting, harm):
     name = "damaged-" + harm
     kill_after(job(name, steps=800, checkpoint_interval=4), 20)
     steps = sorted((folder / name / "state").glob("step-????????"))
-    assert len(steps) == 2, "keep_checkpoints"
+    # keep_checkpoints is 2; the kill may fall between a new checkpoint and the removal of the oldest.
+    assert len(steps) in (2, 3)
     for part in steps[-1].glob("part-*"):
         size = part.stat().st_size
         if harm == "bit":  # of the last number
@@ -165,7 +166,7 @@ def test_a_damaged_checkpoint_is_skipped(setting, harm):
     again.kill()
     again.communicate()
     assert any("is damaged" in line for line in lines)
-    assert f"steps={int(steps[0].name[5:])}" in lines[-1]
+    assert f"steps={int(steps[-2].name[5:])}" in lines[-1]
 
 
 def test_a_stop_before_the_first_step_writes_only_a_report(setting):
