@@ -12,7 +12,7 @@ base=$(realpath "${XFFL_DEPS_DIR:-.deps}")/sysroot/$(uname -m)-base
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp -a "$base" "$work/root"
-mkdir -p "$work/root"/{opt/elsewhere,work,tmp,dev,proc}
+mkdir -p "$work/root"/{opt/elsewhere,check,tmp,dev,proc}
 ln -sfn dash "$work/root/bin/sh"
 namespace=(unshare --mount)
 [ "$(id -u)" = 0 ] || namespace=(unshare --mount --map-root-user)
@@ -25,24 +25,24 @@ inside() { # inside COMMAND...: with an empty environment
 here() { (cd "$work/root" && env OMP_NUM_THREADS=1 "$@"); }
 inside sh -c '/lib/x86_64-linux-gnu/libc.so.6 | head -n 1'
 
-cat >"$work/root/work/config.json" <<'J'
+cat >"$work/root/check/config.json" <<'J'
 {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "vocab_size": 300, "hidden_size": 32,
  "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
  "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false, "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "float32"}
 J
-for i in $(seq 1 400); do echo "The quick brown fox number $i jumps over $((i * 7 % 13)) lazy dogs."; done >"$work/root/work/text.txt"
-encode="--tokenizer /work/tokenizer --sequence-length 32 --input /work/text.txt"
+for i in $(seq 1 400); do echo "The quick brown fox number $i jumps over $((i * 7 % 13)) lazy dogs."; done >"$work/root/check/text.txt"
+encode="--tokenizer /check/tokenizer --sequence-length 32 --input /check/text.txt"
 bin=/opt/elsewhere/bin
 inside $bin/xffl-train --version
-inside $bin/xffl-tokenize train --input /work/text.txt --vocab-size 300 --output /work/tokenizer >/dev/null
-inside $bin/xffl-tokenize encode $encode --output /work/bundle.tokens >/dev/null
-hash=$(inside $bin/xffl-train init --config /work/config.json --seed 1 --output /work/bundle-model 2>&1 | sed -n 's/.*sha256=\([0-9a-f]\{64\}\).*/\1/p')
+inside $bin/xffl-tokenize train --input /check/text.txt --vocab-size 300 --output /check/tokenizer >/dev/null
+inside $bin/xffl-tokenize encode $encode --output /check/bundle.tokens >/dev/null
+hash=$(inside $bin/xffl-train init --config /check/config.json --seed 1 --output /check/bundle-model 2>&1 | sed -n 's/.*sha256=\([0-9a-f]\{64\}\).*/\1/p')
 [ -n "$hash" ] || { echo "check_package: xffl-train init printed no sha256 of the model"; exit 1; }
-inside $bin/xffl-train evaluate --model /work/bundle-model --tokens /work/bundle.tokens --json >"$work/bundle.json"
+inside $bin/xffl-train evaluate --model /check/bundle-model --tokens /check/bundle.tokens --json >"$work/bundle.json"
 
 job() { # job NAME WORK: two steps of training in the folder NAME, with the model and tokens under WORK
-  mkdir "$work/root/work/$1"
-  cat >"$work/root/work/$1/job.json" <<J
+  mkdir "$work/root/check/$1"
+  cat >"$work/root/check/$1/job.json" <<J
 {"version": 4, "key": {"project": "p", "run": "0001", "round": 1, "facility": "alba", "attempt": 1, "nonce": "0123456789abcdef0123456789abcdef"},
  "base_model_path": "$2/bundle-model", "base_model_sha256": "$hash", "base_model_packed": null, "train_paths": ["$2/bundle.tokens"],
  "validation": [], "adapter_path": "", "adapter_sha256": "", "optimizer_path": "", "update_path": "update", "report_path": "report.json",
@@ -59,8 +59,8 @@ job() { # job NAME WORK: two steps of training in the folder NAME, with the mode
   "pipeline": {"stages": 1, "schedule": "1f1b"}}}
 J
 }
-job bundle-job /work
-inside $bin/xffl-train --device cpu --job /work/bundle-job/job.json >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+job bundle-job /check
+inside $bin/xffl-train --device cpu --job /check/bundle-job/job.json >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 
 # The same by this machine's build, if there is one.
 own=
@@ -73,14 +73,14 @@ if [ -z "$own" ]; then
   exit 0
 fi
 cd "$work/root"
-"$own/xffl-tokenize" encode ${encode//\/work/work} --output work/own.tokens >/dev/null
-"$own/xffl-train" init --config work/config.json --seed 1 --output work/own-model >/dev/null
-OMP_NUM_THREADS=1 "$own/xffl-train" evaluate --model work/own-model --tokens work/own.tokens --json >"$work/own.json"
-job own-job "$work/root/work"
-OMP_NUM_THREADS=1 "$own/xffl-train" --device cpu --job work/own-job/job.json >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
-cmp work/bundle.tokens work/own.tokens
-cmp work/bundle-model/model.safetensors work/own-model/model.safetensors
-cmp work/bundle-job/update/model.safetensors work/own-job/update/model.safetensors
+"$own/xffl-tokenize" encode ${encode//\/check/check} --output check/own.tokens >/dev/null
+"$own/xffl-train" init --config check/config.json --seed 1 --output check/own-model >/dev/null
+OMP_NUM_THREADS=1 "$own/xffl-train" evaluate --model check/own-model --tokens check/own.tokens --json >"$work/own.json"
+job own-job "$work/root/check"
+OMP_NUM_THREADS=1 "$own/xffl-train" --device cpu --job check/own-job/job.json >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+cmp check/bundle.tokens check/own.tokens
+cmp check/bundle-model/model.safetensors check/own-model/model.safetensors
+cmp check/bundle-job/update/model.safetensors check/own-job/update/model.safetensors
 python3 - "$work/bundle.json" "$work/own.json" <<'P'
 import json
 import sys
