@@ -56,7 +56,7 @@ std::vector<fs::path> expand(const std::vector<std::string>& patterns) {
     const std::unique_ptr<glob_t, void (*)(glob_t*)> owner(&found, ::globfree);
     if (code == GLOB_NOMATCH)
       throw Error(ErrorKind::kNotFound,
-                  pattern + " matches no file on " + "this node: correct data.text");
+                  pattern + " matches no file on this node: correct data.text");
     if (code != 0) throw Error(ErrorKind::kIo, pattern + ": a folder on the way cannot be read");
     for (size_t i = 0; i < found.gl_pathc; ++i)
       if (seen.insert(found.gl_pathv[i]).second) files.emplace_back(found.gl_pathv[i]);

@@ -25,7 +25,7 @@ constexpr const char* kBin = XFFL_BINARY_DIR "/bin";
 class TestbedPrepare : public testing::Test {
  protected:
   void SetUp() override {
-    if (!testbed_.up()) GTEST_SKIP() << testbed_.why_not();
+    NEED_TESTBED(testbed_);
     for (const char* name : {"alba", "brno"}) write_text(name);
     write_model();
     write_config();

@@ -48,9 +48,9 @@ inline long growth_in_child(const std::function<void()>& body) {
   return read ? growth : -1;
 }
 
-/// The lowest growth of up to three measurements, the last the first below `allowed`: the kernel
-/// counts pages per processor and maps more than was asked for, so that one measurement may be too
-/// large. Code whose memory grows with the model exceeds the bound each time.
+/// The lowest growth of up to three measurements; ends after the first one below `allowed`. The
+/// kernel counts pages per processor and maps more than was asked for, so that one measurement may
+/// be too large. Code whose memory grows with the model exceeds the bound each time.
 inline long lowest_growth_in_child(long allowed, const std::function<void()>& body) {
   long lowest = growth_in_child(body);
   for (int i = 0; i < 2 && lowest >= allowed; ++i) {
