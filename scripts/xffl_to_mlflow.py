@@ -30,9 +30,10 @@ def metrics_of(report: dict) -> list[tuple[int, str, float, int, int]]:
         if (done := loss["round"] + 1) in times:
             found.append((done, f"loss/{loss['facility']}/{loss['set']}", loss["loss"], times[done], loss["round"]))
     for attempt in report["attempts"]:
-        if attempt["outcome"] == "accepted" and attempt["change"] is not None and attempt["round"] in published:
-            number = attempt["round"]
-            found.append((number, f"change/{attempt['facility']}", attempt["change"], times[number], number))
+        number = attempt["round"]
+        if attempt["outcome"] == "accepted" and number in published:
+            found += [(number, f"{name}/{attempt['facility']}", attempt[name], times[number], number)
+                      for name in ("change", "cosine") if attempt[name] is not None]
     for number, one in published.items():
         if one["planned_at"]:
             found.append((number, "round_seconds", (times[number] - milliseconds(one["planned_at"])) / 1000, times[number], number))

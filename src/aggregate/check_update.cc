@@ -15,8 +15,6 @@ using checkpoint::TensorSpec;
 
 namespace {
 
-constexpr size_t kLanes = 32;  // independent sums, one per lane of a vector register
-
 // The least part of the input model, in the model's own direction, that an update must leave.
 // Honest training turns the model into new directions and shrinks it by weight decay alone.
 constexpr double kMinRemaining = 0.1;
@@ -54,18 +52,6 @@ bool same_values(std::span<const std::byte> update, Dtype update_dtype,
     if (std::memcmp(rounded.data(), update.data() + at * size, x.size() * size) != 0) return false;
   }
   return true;
-}
-
-// The dot product of two lists of the same length.
-double dot(std::span<const float> x, std::span<const float> y) {
-  std::array<float, kLanes> sums{};
-  size_t i = 0;
-  for (; i + kLanes <= x.size(); i += kLanes)
-    for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += x[i + lane] * y[i + lane];
-  double sum = 0;
-  for (; i < x.size(); ++i) sum += static_cast<double>(x[i]) * static_cast<double>(y[i]);
-  for (const float lane : sums) sum += static_cast<double>(lane);
-  return sum;
 }
 
 // The sum of squares of the elements, or of their differences from `base` unless `base` is empty.

@@ -1,9 +1,11 @@
 // The server step of a federation's round; `xffl aggregate` uses average_weights() instead.
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <deque>
 #include <optional>
 
+#include "directions.h"
 #include "output_folder.h"
 #include "xffl/base/file.h"
 
@@ -130,19 +132,23 @@ bool reads_master(const ServerRule& rule, bool deltas) {
 class ServerStep {
  public:
   ServerStep(const checkpoint::ModelFolder& master, const OptimizerState& state,
-             const Sources& updates, bool deltas, Dtype publish_dtype, const ServerRule& rule)
+             const Sources& updates, bool deltas, Dtype publish_dtype, const ServerRule& rule,
+             const Directions* directions)
       : master_(master),
         state_(state),
         updates_(updates),
         deltas_(deltas),
         reads_master_(reads_master(rule, deltas)),
         publish_dtype_(publish_dtype),
-        rule_(rule) {}
+        rule_(rule),
+        directions_(directions) {}
 
   void operator()(const Block& block, std::span<Bytes> outputs) const {
     const TensorSpec& spec = updates_.tensors()[block.tensor_index];
-    for (size_t i = 0; i < outputs.size(); ++i)
+    const size_t num_files = kModels + rule_.optimizer.state.size();
+    for (size_t i = 0; i < num_files; ++i)
       outputs[i].resize(block.count * size_bytes(dtype_of_output(i)));
+    std::vector<double> sums(directions_ != nullptr ? directions_->num_sums() : 0, 0.0);
     const auto old_master = reads_master_ ? block_bytes(master_.data(spec.name), Dtype::kF32, block)
                                           : std::span<const std::byte>();
     const PageWindow window(old_master);
@@ -155,6 +161,7 @@ class ServerStep {
       ServerPiece piece{
           .deltas = deltas_, .settings = rule_.settings, .values = std::span(values.data(), count)};
       reader.mean(offset, piece.values);
+      if (directions_ != nullptr) directions_->measure(reader, offset, piece.values, sums);
       if (reads_master_)
         piece.master = load(floats_of(old_master, offset, count), spec, block.begin + offset,
                             "the float32 master", master);
@@ -162,8 +169,11 @@ class ServerStep {
       rule_.optimizer.step(piece);
       store(piece, offset, outputs);
     });
-    for (size_t i = 0; i < outputs.size(); ++i)
+    for (size_t i = 0; i < num_files; ++i)
       require_in_range(outputs[i], spec, dtype_of_output(i), block);
+    if (directions_ == nullptr) return;
+    const auto bytes = std::as_bytes(std::span(sums));
+    outputs[num_files].assign(bytes.begin(), bytes.end());
   }
 
  private:
@@ -189,7 +199,19 @@ class ServerStep {
   const bool reads_master_;
   const Dtype publish_dtype_;
   const ServerRule& rule_;
+  const Directions* directions_;  // nullptr: not measured
 };
+
+// The cosines in the order of `keys`; the sources are in ascending order of the keys.
+std::vector<double> in_order_of(const std::vector<std::string>& keys, const Sources& sources,
+                                const std::vector<double>& cosines) {
+  std::vector<double> ordered(keys.size());
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const auto key = std::find(keys.begin(), keys.end(), sources.input(i).order_key);
+    ordered[static_cast<size_t>(key - keys.begin())] = cosines[i];
+  }
+  return ordered;
+}
 
 void require_master(const checkpoint::ModelFolder& master, const Sources& updates) {
   for (const TensorSpec& spec : master.tensors())
@@ -207,6 +229,8 @@ Stepped server_step(const fs::path& master, std::vector<Input> updates, bool del
                     const Options& options, const ServerRule& rule) {
   require_output_dtype(publish_dtype);
   const checkpoint::ModelFolder model(master, options.hashes);
+  std::vector<std::string> keys;
+  for (const Input& update : updates) keys.push_back(update.order_key);
   const Sources sources(std::move(updates));
   require_master(model, sources);
   const OptimizerState state(model, rule.optimizer, options.hashes);
@@ -223,8 +247,19 @@ Stepped server_step(const fs::path& master, std::vector<Input> updates, bool del
   for (const std::string_view name : rule.optimizer.state)
     writes.push_back(progress.counted(
         new_state.emplace_back(new_master.create_file(OptimizerState::file_name(name), tensors))));
+  std::optional<Directions> directions;
+  if (deltas && sources.size() > 1) {
+    directions.emplace(sources);
+    writes.push_back([&](std::span<const std::byte> bytes) {  // in order: the same sum each time
+      std::vector<double> sums(directions->num_sums());
+      std::memcpy(sums.data(), bytes.data(), bytes.size());
+      directions->add(sums);
+    });
+  }
   run_pipeline(BlockList(tensors), options.num_threads,
-               ServerStep(model, state, sources, deltas, publish_dtype, rule), writes);
+               ServerStep(model, state, sources, deltas, publish_dtype, rule,
+                          directions ? &*directions : nullptr),
+               writes);
   for (checkpoint::SafetensorsWriter& file : new_state) new_master.add_file(file.finish());
   new_master.finish();
   published.finish();
@@ -234,7 +269,8 @@ Stepped server_step(const fs::path& master, std::vector<Input> updates, bool del
   sources.verify_all();
   new_master.publish();
   published.publish();
-  return {new_master.manifest(), published.manifest()};
+  return {new_master.manifest(), published.manifest(),
+          directions ? in_order_of(keys, sources, directions->cosines()) : std::vector<double>()};
 }
 
 }  // namespace xffl::aggregate

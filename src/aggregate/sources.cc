@@ -63,6 +63,18 @@ void round_to(std::span<const double> from, Dtype dtype, std::span<std::byte> to
   checkpoint::from_float(std::span(rounded.data(), from.size()), dtype, to);
 }
 
+double dot(std::span<const float> x, std::span<const float> y) {
+  constexpr size_t kLanes = 32;  // one sum per lane of a vector register
+  std::array<float, kLanes> sums{};
+  size_t i = 0;
+  for (; i + kLanes <= x.size(); i += kLanes)
+    for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += x[i + lane] * y[i + lane];
+  double sum = 0;
+  for (; i < x.size(); ++i) sum += static_cast<double>(x[i]) * static_cast<double>(y[i]);
+  for (const float lane : sums) sum += static_cast<double>(lane);
+  return sum;
+}
+
 void require_float(const std::vector<TensorSpec>& tensors, const std::string& model_name) {
   for (const TensorSpec& spec : tensors)
     if (!is_averaged_type(spec.dtype))
@@ -121,6 +133,12 @@ Sources::Reader::Reader(const Sources& sources, const Block& block)
                                                     sources.inputs_[i].weight, PageWindow(bytes)}));
     model.verify(bytes);
   }
+}
+
+void Sources::Reader::load(size_t index, uint64_t offset, std::span<float> values) const {
+  const Part& part = *parts_[index];
+  const size_t size = size_bytes(part.spec.dtype);
+  to_float(part.bytes.subspan(offset * size, values.size() * size), part.spec.dtype, values);
 }
 
 void Sources::Reader::mean(uint64_t offset, std::span<double> mean) const {

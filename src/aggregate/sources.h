@@ -29,6 +29,10 @@ void for_each_piece(uint64_t count, const Body& body) {
 /// from.size() * size_bytes(dtype) bytes. At most kMaxPiece elements.
 void round_to(std::span<const double> from, checkpoint::Dtype dtype, std::span<std::byte> to);
 
+/// The dot product of two lists of the same length, at most kMaxPiece elements, in float32 within 32
+/// independent sums. Infinite when a product overflows float32.
+double dot(std::span<const float> x, std::span<const float> y);
+
 /// Throws kRejected unless every tensor is F32, F16 or BF16.
 void require_float(const std::vector<checkpoint::TensorSpec>& tensors, const std::string& model);
 
@@ -51,6 +55,10 @@ class Sources {
   const std::vector<checkpoint::TensorSpec>& tensors() const { return tensors_; }
   const checkpoint::ModelFolder& first() const { return *models_.front(); }  // by order_key
 
+  size_t size() const { return inputs_.size(); }
+  const Input& input(size_t index) const { return inputs_[index]; }  // by order_key
+  double total_weight() const { return total_weight_; }
+
   /// Verifies the bytes of all sources that no reader has verified; no effect without hashes.
   void verify_all() const;
 
@@ -72,6 +80,9 @@ class Sources::Reader {
   /// The weighted mean of elements offset ... offset + mean.size() - 1 of the block; at most
   /// kMaxPiece. Throws kRejected for a non-finite element.
   void mean(uint64_t offset, std::span<double> mean) const;
+
+  /// The values of input `index`, from `offset` on.
+  void load(size_t index, uint64_t offset, std::span<float> values) const;
 
  private:
   struct Part {

@@ -90,7 +90,7 @@ std::string attempts_table(const report::RunStory& story) {
       "round,facility,attempt,outcome,job,opened_at,pushed_at,submitted_at,ended_at,moved_bytes,"
       "push_seconds,";
   for (const auto& [phase, column] : kPhaseColumns) table += std::string(column) + ",";
-  table += "steps,samples,tokens,train_loss_nats,tokens_per_second,change,reason\r\n";
+  table += "steps,samples,tokens,train_loss_nats,tokens_per_second,change,cosine,reason\r\n";
   for (const report::AttemptStory& attempt : story.attempts) {
     Row row;
     row.integer(attempt.round).text(attempt.facility.str()).integer(attempt.number);
@@ -111,7 +111,7 @@ std::string attempts_table(const report::RunStory& story) {
     const bool trained = attempt.report && attempt.report->steps > 0;
     row.optional(trained ? std::optional(attempt.report->train_loss) : std::nullopt);
     row.optional(trained ? std::optional(attempt.report->tokens_per_second) : std::nullopt);
-    row.optional(attempt.change).text(attempt.reason);
+    row.optional(attempt.change).optional(attempt.cosine).text(attempt.reason);
     table += row.line();
   }
   return table;

@@ -65,6 +65,10 @@ class Export {
         add(kGlobal,
             scalars_record(time, round.number,
                            {{"round/change/" + attempt->facility.str(), *attempt->change}}));
+      if (attempt->cosine)
+        add(kGlobal,
+            scalars_record(time, round.number,
+                           {{"round/cosine/" + attempt->facility.str(), *attempt->cosine}}));
     }
     if (round.planned && *round.published >= *round.planned)
       add(kGlobal, scalars_record(time, round.number,

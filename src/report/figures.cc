@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -308,66 +310,125 @@ void write_effect_figure(HtmlWriter& html, const RunStory& story) {
   close_folded_table(html);
 }
 
-void write_change_figure(HtmlWriter& html, const RunStory& story) {
-  const auto accepted = accepted_of(story);
-  double low = INFINITY, high = 0;
-  for (const auto& [name, rounds] : accepted)
-    for (const auto& [number, attempt] : rounds)
-      if (attempt->change) {
-        low = std::min(low, *attempt->change);
-        high = std::max(high, *attempt->change);
+namespace {
+
+// A number of each accepted update, as a row of shades per facility and as a table.
+struct UpdateFigure {
+  std::string title, note, table_title;
+  std::optional<double> AttemptStory::* number;
+  // The number that represents several rounds is the first of this order.
+  bool (*stands_out_more)(double, double);
+  std::function<double(double)> place;  // 0 (faint) .. 1 (strong)
+  std::string (*text)(double);
+};
+
+using RoundsOf = std::map<FacilityName, std::map<int, const AttemptStory*>>;
+
+Strip strip_of(const UpdateFigure& figure, const std::map<int, const AttemptStory*>& rounds,
+               int last, int step) {
+  Strip strip;
+  for (int first = 1; first <= last; first += step) {
+    std::optional<double> number;
+    int shown = first;
+    for (int round = first; round < first + step; ++round) {
+      const auto found = rounds.find(round);
+      if (found == rounds.end() || !(found->second->*figure.number)) continue;
+      const double candidate = *(found->second->*figure.number);
+      if (!number || figure.stands_out_more(candidate, *number)) {
+        number = candidate;
+        shown = round;
       }
-  if (!(high > 0)) {
-    html.element("p", "The size of the updates was not measured.", {{"class", "note"}});
-    return;
+    }
+    strip.shades.push_back(
+        number ? std::optional(std::clamp(static_cast<int>(7 * figure.place(*number)), 0, 6))
+               : std::nullopt);
+    strip.tooltips.push_back("round " + std::to_string(shown) + ": " +
+                             (number ? figure.text(*number) : "not measured"));
   }
-  figure_title(html, "Size of each update",
-               "L2 norm of the update's change over the norm of its model, by round; seven shades "
-               "on a logarithmic scale from " +
-                   scientific(low) + " (faint) to " + scientific(high) +
-                   " (strong). A cell much stronger than its neighbours is an outlier.");
-  const int last = last_round(story);
+  return strip;
+}
+
+void write_update_figure(HtmlWriter& html, const RoundsOf& accepted, int last,
+                         const UpdateFigure& figure) {
+  figure_title(html, figure.title, figure.note);
   const int step = rounds_per_column(last, accepted.size());
   std::vector<Strip> strips;
+  std::vector<std::string> titles = {"round"};
   for (const auto& [name, rounds] : accepted) {
-    Strip strip;
-    strip.title = name.str();
-    for (int first = 1; first <= last; first += step) {
-      std::optional<double> change;
-      int shown = first;
-      for (int number = first; number < first + step; ++number) {
-        const auto found = rounds.find(number);
-        if (found == rounds.end() || !found->second->change) continue;
-        if (!change || *found->second->change > *change) {
-          change = found->second->change;
-          shown = number;
-        }
-      }
-      const double place =
-          change && high > low ? std::log(*change / low) / std::log(high / low) : 0;
-      strip.shades.push_back(change ? std::optional(std::min(6, static_cast<int>(7 * place)))
-                                    : std::nullopt);
-      strip.tooltips.push_back("round " + std::to_string(shown) + ": " +
-                               (change ? scientific(*change) : "not measured"));
-    }
-    strips.push_back(std::move(strip));
+    strips.push_back(strip_of(figure, rounds, last, step));
+    strips.back().title = name.str();
+    titles.push_back(name.str());
   }
   write_strips(html, strips);
-  std::vector<std::string> titles = {"round"};
-  for (const auto& [name, rounds] : accepted) titles.push_back(name.str());
   const size_t first_shown = first_row(static_cast<size_t>(last), titles.size());
-  open_folded_table(html, "Table: size of each update", titles, first_shown);
+  open_folded_table(html, figure.table_title, titles, first_shown);
   for (int number = 1 + static_cast<int>(first_shown); number <= last; ++number) {
     std::vector<std::string> cells = {std::to_string(number)};
     for (const auto& [name, rounds] : accepted) {
       const auto found = rounds.find(number);
-      cells.push_back(found != rounds.end() && found->second->change
-                          ? scientific(*found->second->change)
-                          : "not measured");
+      const bool is_measured = found != rounds.end() && (found->second->*figure.number);
+      cells.push_back(is_measured ? figure.text(*(found->second->*figure.number)) : "not measured");
     }
     html.row(cells);
   }
   close_folded_table(html);
+}
+
+std::vector<double> measured_of(const RoundsOf& accepted,
+                                std::optional<double> AttemptStory::* number) {
+  std::vector<double> measured;
+  for (const auto& [name, rounds] : accepted)
+    for (const auto& [round, attempt] : rounds)
+      if (attempt->*number) measured.push_back(*(attempt->*number));
+  return measured;
+}
+
+}  // namespace
+
+void write_change_figure(HtmlWriter& html, const RunStory& story) {
+  const RoundsOf accepted = accepted_of(story);
+  const std::vector<double> changes = measured_of(accepted, &AttemptStory::change);
+  if (changes.empty()) {
+    html.element("p", "The size of the updates was not measured.", {{"class", "note"}});
+    return;
+  }
+  const auto [low, high] = std::minmax_element(changes.begin(), changes.end());
+  write_update_figure(
+      html, accepted, last_round(story),
+      {.title = "Size of each update",
+       .note = "L2 norm of the update's change over the norm of its model, by round; seven shades "
+               "on a logarithmic scale from " +
+               scientific(*low) + " (faint) to " + scientific(*high) +
+               " (strong). A cell much stronger than its neighbours is an outlier.",
+       .table_title = "Table: size of each update",
+       .number = &AttemptStory::change,
+       .stands_out_more = [](double a, double b) { return a > b; },
+       .place = [low = *low, high = *high](double change) {
+         return high > low ? std::log(change / low) / std::log(high / low) : 0;
+       },
+       .text = scientific});
+}
+
+void write_direction_figure(HtmlWriter& html, const RunStory& story) {
+  const RoundsOf accepted = accepted_of(story);
+  if (measured_of(accepted, &AttemptStory::cosine).empty()) {
+    html.element("p",
+                 "The directions of the updates were not measured: this needs rounds with two or "
+                 "more updates and aggregation.update: delta.",
+                 {{"class", "note"}});
+    return;
+  }
+  write_update_figure(
+      html, accepted, last_round(story),
+      {.title = "Direction of each update",
+       .note = "Cosine between the update and the sum of the round's other updates, by round; seven "
+               "shades from 1 (faint: the same direction) over 0 (unrelated) to -1 (strong: against "
+               "the others). Below 0 the average takes back what the facility has learned.",
+       .table_title = "Table: direction of each update",
+       .number = &AttemptStory::cosine,
+       .stands_out_more = [](double a, double b) { return a < b; },
+       .place = [](double cosine) { return (1 - cosine) / 2; },
+       .text = [](double cosine) { return fixed(cosine, 2); }});
 }
 
 void write_step_figure(HtmlWriter& html, const RunStory& story) {

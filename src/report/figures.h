@@ -14,6 +14,7 @@ void note_omitted_rows(HtmlWriter& html, size_t first);
 void write_loss_figure(HtmlWriter& html, const RunStory& story);
 void write_effect_figure(HtmlWriter& html, const RunStory& story);
 void write_change_figure(HtmlWriter& html, const RunStory& story);
+void write_direction_figure(HtmlWriter& html, const RunStory& story);
 void write_step_figure(HtmlWriter& html, const RunStory& story);
 void write_share_figure(HtmlWriter& html, const RunStory& story);
 void write_round_figure(HtmlWriter& html, const RunStory& story);

@@ -265,6 +265,7 @@ void write_learning(HtmlWriter& html, const RunStory& story) {
     write_effect_figure(html, story);
   }
   write_change_figure(html, story);
+  write_direction_figure(html, story);
   write_step_figure(html, story);
   html.close();
 }

@@ -30,6 +30,7 @@ Json attempt_json(const AttemptStory& attempt) {
                {"moved_bytes", attempt.moved_bytes},
                {"push_seconds", optional_number(attempt.push_seconds)},
                {"change", optional_number(attempt.change)},
+               {"cosine", optional_number(attempt.cosine)},
                {"reason", log::printable(attempt.reason)}};
   json["seconds"] = Json::object();
   for (const Span& span : attempt.spans) {

@@ -110,8 +110,9 @@ class Folding {
           story_.facilities.end())
         story_.facilities.push_back(name);
   }
-  void on(const history::ParticipantsFrozen&) {
+  void on(const history::ParticipantsFrozen& event) {
     RoundStory& round = this->round();
+    averaged_ = event.facilities;
     round.frozen = time_;
     std::optional<Time> last;
     for (const AttemptStory& attempt : story_.attempts)
@@ -125,6 +126,13 @@ class Folding {
     round().aggregated = time_;
     round().model_sha256 = event.model_sha256;
     round().master_sha256 = event.master_sha256;
+    if (event.cosines.size() != averaged_.size()) return;  // not measured
+    for (AttemptStory& attempt : story_.attempts) {
+      if (attempt.round != scope_.round || attempt.outcome != Outcome::kAccepted) continue;
+      const auto at = std::find(averaged_.begin(), averaged_.end(), attempt.facility);
+      if (at != averaged_.end())
+        attempt.cosine = event.cosines[static_cast<size_t>(at - averaged_.begin())];
+    }
   }
   void on(const history::Published& event) {
     round().published = time_;
@@ -239,6 +247,7 @@ class Folding {
   history::EventScope scope_;
   int64_t seq_ = 0;
   Time time_;
+  std::vector<FacilityName> averaged_;  // of the newest ParticipantsFrozen
   std::map<std::tuple<int, FacilityName, int>, size_t> newest_;  // indices into attempts
 };
 

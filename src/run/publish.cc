@@ -54,7 +54,8 @@ void aggregate_updates(facility::Context& context, const plan::RoundPlan& plan) 
   facility::publish_with_hashes(context.history, new_model, stepped.model);
   context.history.record({.round = plan.round},
                          history::Aggregated{.model_sha256 = stepped.model.root_sha256(),
-                                             .master_sha256 = stepped.master.root_sha256()});
+                                             .master_sha256 = stepped.master.root_sha256(),
+                                             .cosines = stepped.cosines});
 }
 
 // CURRENT names the newest published model; it changes in one rename.

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
+
 #include "models.h"
 #include "support/temp_dir.h"
 #include "xffl/aggregate/aggregate.h"
@@ -97,6 +99,58 @@ TEST_F(ServerStep, BytesDoNotDependOnThreadsOrOrder) {
     std::swap(a, b);
     EXPECT_EQ(root_of(dir_ / ("m" + n)), root_of(dir_ / "m1"));
     EXPECT_EQ(root_of(dir_ / ("g" + n)), root_of(dir_ / "g1"));
+  }
+}
+
+TEST_F(ServerStep, MeasuresTheDirectionOfEachUpdate) {
+  const auto master = write_model(dir_ / "master", {{"v", {{2}, {1, 1}}}, {"w", {{1}, {1}}}});
+  const Input c = input("c", {{"v", {{2}, {3, 0}}}, {"w", {{1}, {0}}}}, 1);
+  const Input a = input("a", {{"v", {{2}, {0, 4}}}, {"w", {{1}, {0}}}}, 2);
+  const Input b = input("b", {{"v", {{2}, {-1, 0}}}, {"w", {{1}, {0}}}}, 2);
+  const auto cosines = [&](std::vector<Input> updates, bool deltas = true) {
+    static int count = 0;
+    const std::string n = std::to_string(++count);
+    return server_step(master, std::move(updates), deltas, Dtype::kF32, dir_ / ("m" + n),
+                       dir_ / ("g" + n))
+        .cosines;
+  };
+  using testing::DoubleNear;
+  // The others of c: (-2, 8); of a: (1, 0); of b: (3, 8).
+  EXPECT_THAT(cosines({c, a, b}),
+              ElementsAre(DoubleNear(-2 / std::sqrt(68), 1e-6), DoubleNear(0, 1e-6),
+                          DoubleNear(-3 / std::sqrt(73), 1e-6)))
+      << "in the order of the list, not of the keys";
+  EXPECT_THAT(cosines({c, b}), ElementsAre(DoubleNear(-1, 1e-6), DoubleNear(-1, 1e-6)));
+  const Input opposite = input("d", {{"v", {{2}, {1, 0}}}, {"w", {{1}, {0}}}}, 2);
+  EXPECT_EQ(cosines({b, opposite, a}).at(2), 0) << "the others of a cancel out";
+  EXPECT_THAT(cosines({c}), testing::IsEmpty());
+  EXPECT_THAT(cosines({c, a}, /*deltas=*/false), testing::IsEmpty());
+}
+
+TEST_F(ServerStep, DirectionsDoNotDependOnTheThreads) {
+  const size_t count = 300'000;
+  const std::vector<float> x = some_values(count, 1), y = some_values(count, 2);
+  const auto master = write_model(dir_ / "master", {{"w", {{300'000}, some_values(count, 9)}}});
+  const Input a = input("a", {{"w", {{300'000}, x}}}, 7);
+  const Input b = input("b", {{"w", {{300'000}, y}}}, 11);
+  double product = 0, of_x = 0, of_y = 0;
+  for (size_t i = 0; i < count; ++i) {
+    product += double(x[i]) * double(y[i]);
+    of_x += double(x[i]) * double(x[i]);
+    of_y += double(y[i]) * double(y[i]);
+  }
+  std::vector<double> first;
+  for (int threads = 1; threads <= 4; ++threads) {
+    const std::string n = std::to_string(threads);
+    const std::vector<double> cosines =
+        server_step(master, {a, b}, true, Dtype::kBF16, dir_ / ("m" + n), dir_ / ("g" + n),
+                    {.num_threads = threads})
+            .cosines;
+    ASSERT_EQ(cosines.size(), 2u);
+    for (const double cosine : cosines)
+      EXPECT_NEAR(cosine, product / std::sqrt(of_x * of_y), 1e-6);
+    if (threads == 1) first = cosines;
+    EXPECT_EQ(cosines, first);
   }
 }
 

@@ -334,6 +334,12 @@ TEST(PoisonedUpdate, MovesTheModelByAtMostItsShareOfMaxChange) {
     if (event.kind == "update_accepted")
       changes[event.facility] = parse_json(event.payload, "event").at("change").get<double>();
   EXPECT_GT(changes["alba"], kMaxChange * 0.8);
+  for (const history::StoredEvent& event : project.events()) {
+    if (event.kind != "aggregated") continue;
+    const auto cosines = parse_json(event.payload, "event").at("cosines");
+    ASSERT_EQ(cosines.size(), 2u) << "one per participant";
+    for (const auto& cosine : cosines) EXPECT_LE(std::abs(cosine.get<double>()), 1);
+  }
   const double bound = (kMaxShare * kMaxChange + (1 - kMaxShare) * changes["brno"]) * base;
   std::cout << "the model of norm " << base << " moved by " << moved << ", at most " << bound
             << "\n";

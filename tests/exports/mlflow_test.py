@@ -50,7 +50,8 @@ def report(published, state="running"):
             "rounds": [{"round": n, "planned_at": f"2026-03-01T12:{n:02}:00.000Z", "published_at": f"2026-03-01T12:{n:02}:30.000Z"}
                        for n in rounds],
             "validation": [{"round": n, "facility": "alba", "set": "it", "loss": 4.0 - n} for n in range(measured)],
-            "attempts": [{"round": n, "facility": "alba", "outcome": "accepted", "change": 0.5} for n in rounds]}
+            "attempts": [{"round": n, "facility": "alba", "outcome": "accepted", "change": 0.5,
+                          "cosine": 0.25 if n > 1 else None} for n in rounds]}
 
 
 class Mlflow(unittest.TestCase):
@@ -58,7 +59,7 @@ class Mlflow(unittest.TestCase):
         client = Client()
         self.assertEqual(xffl_to_mlflow.send(report(1), client, "x"), 3)
         self.assertEqual(xffl_to_mlflow.send(report(1), client, "x"), 0)
-        self.assertEqual(xffl_to_mlflow.send(report(3), client, "x"), 6)
+        self.assertEqual(xffl_to_mlflow.send(report(3), client, "x"), 8)
         self.assertIsNone(client.ended)
         self.assertEqual(xffl_to_mlflow.send(report(3, "completed"), client, "x"), 1)  # the evaluation
         self.assertEqual(xffl_to_mlflow.send(report(3, "completed"), client, "x"), 0)
@@ -68,6 +69,7 @@ class Mlflow(unittest.TestCase):
         self.assertEqual([one for one in client.metrics if one[0] == "loss/alba/it"],
                          [("loss/alba/it", n, 4.0 - n) for n in range(4)])
         self.assertIn(("round_seconds", 2, 30.0), client.metrics)
+        self.assertEqual([one for one in client.metrics if one[0] == "cosine/alba"], [("cosine/alba", n, 0.25) for n in (2, 3)])
 
     def test_continues_after_a_failed_call(self):
         client = Client()

@@ -124,12 +124,13 @@ TEST(Page, HasItsFiguresWithTables) {
   const std::string page = format_html(long_story(3, 2));
   for (const char* title :
        {"Loss of the global model", "Effect of each round", "Size of each update",
+        "Direction of each update",
         "Training loss by step", "Shares of the elapsed time", "Duration of each round",
         "Rounds 1 to 3 by time"})
     EXPECT_THAT(page, HasSubstr("<h3>" + std::string(title) + "</h3>"));
   for (const char* table :
        {"loss of each published model", "effect of each round", "size of each update",
-        "training loss by step", "time by phase", "facilities that came last",
+        "direction of each update", "training loss by step", "time by phase", "facilities that came last",
         "models sent to the facilities", "all attempts"})
     EXPECT_THAT(page, HasSubstr("<summary>Table: " + std::string(table)));
   // SyntheticRun::report(): 2 + 2 / round before the training of site0, 0.2 less after it.
@@ -137,6 +138,14 @@ TEST(Page, HasItsFiguresWithTables) {
                               "2.6667"));
   EXPECT_THAT(page, HasSubstr("round 3: given 2.6667, after training 2.4667, after averaging not "
                               "measured"));
+}
+
+TEST(Page, HasTheDirectionOfEachUpdate) {
+  const std::string page = format_html(long_story(3, 2));
+  // SyntheticRun::publish(): 0.5 - 0.1 per facility.
+  EXPECT_THAT(page, HasSubstr("<td>0.50</td><td>0.40</td>"));
+  EXPECT_THAT(format_html(long_story(3, 1)),
+              HasSubstr("The directions of the updates were not measured"));
 }
 
 TEST(Page, HasAllRoundsByTimeOnceTheLastTenAreNotAll) {

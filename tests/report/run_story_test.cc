@@ -76,6 +76,33 @@ TEST(RunStory, AJobWithoutTimesIsNotToldApart) {
   EXPECT_FALSE(story.attempts.at(0).change) << "0 means not measured";
 }
 
+TEST(RunStory, HasTheDirectionOfEachUpdate) {
+  SyntheticRun run;
+  run.plan(1, 3);
+  for (int facility = 0; facility < 3; ++facility) {
+    run.open(1, facility);
+    run.accept(1, facility);
+  }
+  // The third one came too late; the others are averaged in another order.
+  run.add({1}, history::ParticipantsFrozen{
+                   {SyntheticRun::name(1), SyntheticRun::name(0)}, {"u1", "u0"}, {1, 1}});
+  run.add({1}, history::Aggregated{SyntheticRun::model(1), SyntheticRun::hash('f'), {0.25, -0.5}});
+  const auto cosine = [&](int facility) { return run.story().attempts.at(facility).cosine; };
+  EXPECT_EQ(cosine(0), -0.5);
+  EXPECT_EQ(cosine(1), 0.25);
+  EXPECT_FALSE(cosine(2));
+}
+
+TEST(RunStory, DirectionsThatDoNotFitTheParticipantsAreNotShown) {
+  SyntheticRun run;
+  run.plan(1, 2);
+  run.open(1, 0);
+  run.accept(1, 0);
+  run.add({1}, history::ParticipantsFrozen{{SyntheticRun::name(0)}, {"u0"}, {1}});
+  run.add({1}, history::Aggregated{SyntheticRun::model(1), SyntheticRun::hash('f'), {0.25, -0.5}});
+  EXPECT_FALSE(run.story().attempts.at(0).cosine);
+}
+
 // The facility's clock is a day ahead, with and without a measured offset.
 TEST(RunStory, ClocksThatDifferGiveNoNegativeTimes) {
   for (const bool is_measured : {true, false}) {

@@ -102,7 +102,10 @@ class SyntheticRun {
       frozen.weights.push_back(1000.0 * (f + 1));
     }
     add({round}, frozen);
-    add({round}, history::Aggregated{model(round), hash('f')});
+    history::Aggregated aggregated{model(round), hash('f'), {}};
+    if (facilities.size() > 1)
+      for (const int f : facilities) aggregated.cosines.push_back(0.5 - 0.1 * f);
+    add({round}, aggregated);
     add({round}, history::Published{model(round)});
   }
   // A whole round.

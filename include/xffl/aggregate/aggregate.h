@@ -51,6 +51,10 @@ void average_weights(std::vector<Input> inputs, checkpoint::Dtype dtype,
 
 struct Stepped {
   checkpoint::Manifest master, model;  // with block hashes, computed while writing
+  // For each update, in the order of the list: the cosine of the angle between the update and the
+  // weighted sum of the others. 1: the same direction; 0: unrelated, or the others cancel out; -1:
+  // against them. Empty unless the updates are two or more deltas. Does not depend on the threads.
+  std::vector<double> cosines;
 };
 /// One step of the server optimizer of `rule` on a float32 master, from the mean of the updates,
 /// which are deltas or weights. Reads the master folder `master` (F32, HF layout), writes

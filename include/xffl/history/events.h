@@ -128,6 +128,9 @@ struct ParticipantsFrozen {
 struct Aggregated {
   std::string model_sha256;   // root of the published model's manifest
   std::string master_sha256;  // root of the fp32 master's manifest
+  // The directions of the updates (aggregate::Stepped), in the order of
+  // ParticipantsFrozen::facilities; empty: not measured.
+  std::vector<double> cosines;
 };
 
 // CURRENT points to the round's global model.

@@ -65,6 +65,7 @@ struct AttemptStory {
   std::string reason;                    // of a failure or a loss
   std::optional<job::JobReport> report;  // of an accepted update
   std::optional<double> change;          // L2 norm of the update's change over its model's
+  std::optional<double> cosine;          // between the update and the sum of the round's others
   std::optional<job::JobUsage> usage;
   std::vector<Span> spans;  // without gaps, from `opened` on
 };
