@@ -47,7 +47,7 @@ source_packages=(clang-format)
 # For the tests of completion scripts and manual pages.
 shell_packages=(zsh fish groff mandoc)
 # For the test of the report's page; a distribution without this package skips the test.
-browser_packages=(chromium-headless-shell)
+browser_packages=(chromium-headless-shell poppler-utils)
 fuzz_packages=(clang-19 libclang-rt-19-dev)
 testbed_services=(ssh munge slurmctld slurmd slurmdbd mariadb)
 

@@ -19,13 +19,12 @@ void open_svg(HtmlWriter& html, std::string label, std::string shape) {
 }
 
 // A transparent area with a tooltip.
-void write_tooltip(HtmlWriter& html, double x, double y, double width, double height,
-                   std::string_view text) {
+// Over the whole height of a figure.
+void write_tooltip(HtmlWriter& html, double x, double width, std::string_view text) {
   html.open("rect", {{"class", "t"},
                      {"x", coordinate(x)},
-                     {"y", coordinate(y)},
                      {"width", coordinate(width)},
-                     {"height", coordinate(height)}});
+                     {"height", "100"}});
   html.element("title", text);
   html.close();
 }
@@ -118,8 +117,8 @@ void write_small_multiples(HtmlWriter& html, const std::vector<Line>& lines,
                  point('M', centre(*best, n), 100 - axis.at(*line.values[*best])) + "h0");
     for (size_t i = 0; i < n; ++i)
       if (line.values[i] && !line.tooltips.empty())
-        write_tooltip(html, centre(i, n) - 50.0 / static_cast<double>(n), 0,
-                      100.0 / static_cast<double>(n), 100, line.tooltips[i]);
+        write_tooltip(html, centre(i, n) - 50.0 / static_cast<double>(n),
+                      100.0 / static_cast<double>(n), line.tooltips[i]);
     html.close();
     html.close();
     x_labels(html, std::string(columns) + " " + std::to_string(line.first),
@@ -144,7 +143,7 @@ void write_bars(HtmlWriter& html, const std::vector<Bar>& bars, const std::vecto
     for (const double mark : marks) lines += point('M', mark, 0) + "v100";
     write_path(html, "mark", lines);
     for (const Bar::Tooltip& tooltip : bar.tooltips)
-      write_tooltip(html, tooltip.begin, 0, tooltip.end - tooltip.begin, 100, tooltip.text);
+      write_tooltip(html, tooltip.begin, tooltip.end - tooltip.begin, tooltip.text);
     html.close();
   }
   html.close();
@@ -177,7 +176,7 @@ void write_columns(HtmlWriter& html, const std::vector<Bar>& bars, std::string_v
   write_path(html, "mark", lines);
   for (size_t i = 0; i < bars.size(); ++i)
     for (const Bar::Tooltip& tooltip : bars[i].tooltips)
-      write_tooltip(html, width * static_cast<double>(i), 0, width, 100, tooltip.text);
+      write_tooltip(html, width * static_cast<double>(i), width, tooltip.text);
   html.close();
   html.close();
   x_labels(html, bars.front().title, bars.back().title);
@@ -199,7 +198,7 @@ void write_strips(HtmlWriter& html, const std::vector<Strip>& strips) {
             box(width * static_cast<double>(i), 0, width * 0.94, 100);
     for (size_t k = 0; k < paths.size(); ++k) write_path(html, kClasses[k], paths[k]);
     for (size_t i = 0; i < strip.shades.size(); ++i)
-      write_tooltip(html, width * static_cast<double>(i), 0, width, 100, strip.tooltips[i]);
+      write_tooltip(html, width * static_cast<double>(i), width, strip.tooltips[i]);
     html.close();
   }
   html.close();
@@ -274,7 +273,7 @@ void write_effects(HtmlWriter& html, const std::vector<Effect>& effects) {
     write_path(html, "back", losses);
     for (size_t i = 0; i < n; ++i) {
       const Effect::Round& round = effect.rounds[i];
-      write_tooltip(html, width * static_cast<double>(i), 0, width, 100,
+      write_tooltip(html, width * static_cast<double>(i), width,
                     "round " + std::to_string(round.round) + ": given " + text(round.given) +
                         ", after training " + text(round.trained) + ", after averaging " +
                         text(round.averaged));

@@ -4,9 +4,11 @@
     browser_test.py PROGRAM FOLDER     PROGRAM writes the pages into FOLDER, which keeps them and screenshots for a look
 
 Checks: no message of the content security policy, no script, resource or event handler in the document, no horizontal scrolling,
-no text below 11 px, a label for each figure; and the policy refuses an injected script and picture. Exit code 77: there is no
-browser.
+no text below 11 px, a label for each figure; the policy refuses an injected script and picture; and the printed page has every
+cell of every table, also of those that are folded on the screen. Exit code 77: there is no browser, or no pdftotext.
 """
+import collections
+import html.parser
 import json
 import os
 import pathlib
@@ -95,6 +97,43 @@ def check_policy(page, profile):
     return problems if refused >= 2 else problems + [f"the browser refused {refused} of 2 injections: {console}"]
 
 
+class Cells(html.parser.HTMLParser):
+    """The words of a page's tables, summaries and headings, with their numbers of occurrences."""
+
+    def __init__(self):
+        super().__init__()
+        self.depth, self.words, self.folded = 0, collections.Counter(), 0
+
+    def handle_starttag(self, tag, attributes):
+        self.depth += tag in ("td", "th", "summary", "h2", "h3")
+        self.folded += tag == "details" and ("open", "") not in attributes
+
+    def handle_endtag(self, tag):
+        self.depth -= tag in ("td", "th", "summary", "h2", "h3")
+
+    def handle_data(self, data):
+        if self.depth:
+            self.words.update(data.split())
+
+
+def letters(words):
+    """Joined, because a printed line breaks inside long words (hashes)."""
+    return "".join(words)
+
+
+def check_print(page, profile):
+    printed = page.with_suffix(".pdf")
+    chromium(profile, f"--print-to-pdf={printed}", "--no-pdf-header-footer", page.as_uri())
+    text = subprocess.run(["pdftotext", "-layout", printed, "-"], check=True, capture_output=True, text=True).stdout
+    found, cells = collections.Counter(text.split()), Cells()
+    cells.feed(page.read_text())
+    if cells.folded < 5:
+        return [f"the page has {cells.folded} folded parts: this check says nothing"]
+    whole = letters(text.split())
+    return [f"printed {found[word]} times instead of {count}: {word}" for word, count in cells.words.items()
+            if found[word] < count and whole.count(word) < count and len(word) <= 16]
+
+
 def screenshot(page, profile, width, dark):
     picture = page.with_name(f"{page.stem}-{width}{'-dark' if dark else ''}.png")
     picture.unlink(missing_ok=True)
@@ -107,6 +146,9 @@ def main():
     if BROWSER is None:
         print("SKIPPED: there is no chromium-headless-shell here (scripts/bootstrap.sh test installs it from Debian)")
         sys.exit(77)
+    if shutil.which("pdftotext") is None:
+        print("SKIPPED: there is no pdftotext here (scripts/bootstrap.sh test installs it from Debian's poppler-utils)")
+        sys.exit(77)
     program, folder = sys.argv[1], pathlib.Path(sys.argv[2]).resolve()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -118,6 +160,7 @@ def main():
             problems = check_page(page, profile)
             if page.stem == "short":
                 problems += check_policy(page, profile)
+                problems += check_print(page, profile)
             for width, dark in ((400, False), (1280, False), (1280, True)):
                 if screenshot(page, profile, width, dark).stat().st_size < 5000:
                     problems.append(f"the screenshot at {width} px is empty")
