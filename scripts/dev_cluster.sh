@@ -19,6 +19,7 @@
 #   --nodes N (2)  --gpus N (2, per node)     --dbd  accounting with slurmdbd and MariaDB (default: no accounting)
 #   --scratch-mb M  a small scratch           --min-job-age S (300)  seconds until the controller forgets an ended job
 #   --max-startups X (as 1:1:1)  --max-sessions N  a strict sshd       --sshd 'Key value'  --slurm 'Key=value'
+#   --clock S  the whole facility's clock is S seconds ahead (libfaketime; may be negative)
 #   --noisy  a .bashrc that prints            --mover  a second host with SFTP only and the same scratch
 #   --show DIR  a folder mounted read-only at the same path; the project folder always is
 #   --owner PID  stops the whole testbed when that process ends
@@ -30,6 +31,7 @@ project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 parts=$project/tests/support/testbed
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 registry=/run/xffl-testbed
+clock_library=/usr/lib/$(uname -m)-linux-gnu/faketime/libfaketimeMT.so.1
 . "$parts/files.sh"
 . "$parts/wan.sh"
 
@@ -86,6 +88,7 @@ check_machine() {
       command -v $tool >/dev/null || skip "$tool was not found: scripts/bootstrap.sh test installs it"
     done
   fi
+  [ -z "$clock" ] || [ -e "$clock_library" ] || skip "libfaketime was not found: scripts/bootstrap.sh test installs it"
   unshare --net --mount --uts --ipc --pid --fork --propagation private sh -c 'ip link add br0 type bridge && mount -t tmpfs t /mnt &&
     mkdir /mnt/u /mnt/w /mnt/r && mount -t overlay o -o lowerdir=/,upperdir=/mnt/u,workdir=/mnt/w /mnt/r' 2>/dev/null ||
     skip "this machine does not allow network and mount namespaces with an overlay of its root"
@@ -276,9 +279,9 @@ on_login() {
   enter "$1"
   shift
   local home=/root who=root prefix=()
-  [ -z "$as_user" ] || { home=/home/$user who=$user prefix=(setpriv --reuid "$uid" --regid "$uid" --clear-groups --); }
-  inside env -i PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin HOME=$home USER=$who LOGNAME=$who \
-    LC_ALL=C.UTF-8 "${prefix[@]}" env -C "$home" "$@"
+  [ -z "$as_user" ] || { home=/home/$user who=$user prefix=(setpriv --reset-env --reuid "$uid" --regid "$uid" --clear-groups --); }
+  inside "${prefix[@]}" env -i PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin HOME=$home USER=$who LOGNAME=$who \
+    LC_ALL=C.UTF-8 env -C "$home" "$@"
 }
 certificate() {
   enter "$1"
@@ -341,7 +344,7 @@ host_key() {
 
 # --- the command line -------------------------------------------------------------------------------------------------
 state=${TMPDIR:-/tmp}/xffl-testbed
-nodes=2 gpus=2 dbd= scratch_mb= min_job_age=300 noisy= mover= show=("$project") sshd_lines=() slurm_lines=()
+nodes=2 gpus=2 dbd= scratch_mb= min_job_age=300 clock= noisy= mover= show=("$project") sshd_lines=() slurm_lines=()
 action=${1:-}
 [ $# = 0 ] || shift
 names=() owner=
@@ -357,6 +360,7 @@ while [ $# -gt 0 ]; do
     --max-sessions) sshd_lines+=("MaxSessions $2"); shift ;;
     --sshd) sshd_lines+=("$2"); shift ;;
     --slurm) slurm_lines+=("$2"); shift ;;
+    --clock) clock=$2; shift ;;
     --noisy) noisy=1 ;;
     --mover) mover=1 ;;
     --show) show+=("$(realpath "$2")"); shift ;;

@@ -20,7 +20,7 @@ Directions::Directions(const Sources& updates)
     : updates_(updates), sums_(2 * updates.size() + 1, 0.0) {}
 
 void Directions::measure(const Sources::Reader& reader, uint64_t offset,
-                        std::span<const double> mean, std::span<double> sums) const {
+                         std::span<const double> mean, std::span<double> sums) const {
   std::array<float, kMaxPiece> mean_values, update_values;
   const std::span<float> m(mean_values.data(), mean.size());
   const std::span<float> d(update_values.data(), mean.size());

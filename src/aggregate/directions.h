@@ -1,8 +1,8 @@
 // The directions of updates, measured while their mean is computed.
 //
-// One pass gives <d_k, m>, <d_k, d_k> and <m, m> for the updates d_k and their weighted mean m, which
-// suffice for the angle between each update and the weighted sum of the others. The cost grows with
-// the number of updates, not with the number of pairs.
+// One pass gives <d_k, m>, <d_k, d_k> and <m, m> for the updates d_k and their weighted mean m,
+// which suffice for the angle between each update and the weighted sum of the others. The cost
+// grows with the number of updates, not with the number of pairs.
 #pragma once
 
 #include <span>

@@ -29,8 +29,8 @@ void for_each_piece(uint64_t count, const Body& body) {
 /// from.size() * size_bytes(dtype) bytes. At most kMaxPiece elements.
 void round_to(std::span<const double> from, checkpoint::Dtype dtype, std::span<std::byte> to);
 
-/// The dot product of two lists of the same length, at most kMaxPiece elements, in float32 within 32
-/// independent sums. Infinite when a product overflows float32.
+/// The dot product of two lists of the same length, at most kMaxPiece elements, in float32 within
+/// 32 independent sums. Infinite when a product overflows float32.
 double dot(std::span<const float> x, std::span<const float> y);
 
 /// Throws kRejected unless every tensor is F32, F16 or BF16.

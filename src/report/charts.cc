@@ -21,10 +21,9 @@ void open_svg(HtmlWriter& html, std::string label, std::string shape) {
 // A transparent area with a tooltip.
 // Over the whole height of a figure.
 void write_tooltip(HtmlWriter& html, double x, double width, std::string_view text) {
-  html.open("rect", {{"class", "t"},
-                     {"x", coordinate(x)},
-                     {"width", coordinate(width)},
-                     {"height", "100"}});
+  html.open(
+      "rect",
+      {{"class", "t"}, {"x", coordinate(x)}, {"width", coordinate(width)}, {"height", "100"}});
   html.element("title", text);
   html.close();
 }

@@ -315,7 +315,7 @@ namespace {
 // A number of each accepted update, as a row of shades per facility and as a table.
 struct UpdateFigure {
   std::string title, note, table_title;
-  std::optional<double> AttemptStory::* number;
+  std::optional<double> AttemptStory::*number;
   // The number that represents several rounds is the first of this order.
   bool (*stands_out_more)(double, double);
   std::function<double(double)> place;  // 0 (faint) .. 1 (strong)
@@ -375,7 +375,7 @@ void write_update_figure(HtmlWriter& html, const RoundsOf& accepted, int last,
 }
 
 std::vector<double> measured_of(const RoundsOf& accepted,
-                                std::optional<double> AttemptStory::* number) {
+                                std::optional<double> AttemptStory::*number) {
   std::vector<double> measured;
   for (const auto& [name, rounds] : accepted)
     for (const auto& [round, attempt] : rounds)
@@ -403,9 +403,10 @@ void write_change_figure(HtmlWriter& html, const RunStory& story) {
        .table_title = "Table: size of each update",
        .number = &AttemptStory::change,
        .stands_out_more = [](double a, double b) { return a > b; },
-       .place = [low = *low, high = *high](double change) {
-         return high > low ? std::log(change / low) / std::log(high / low) : 0;
-       },
+       .place =
+           [low = *low, high = *high](double change) {
+             return high > low ? std::log(change / low) / std::log(high / low) : 0;
+           },
        .text = scientific});
 }
 
@@ -421,9 +422,10 @@ void write_direction_figure(HtmlWriter& html, const RunStory& story) {
   write_update_figure(
       html, accepted, last_round(story),
       {.title = "Direction of each update",
-       .note = "Cosine between the update and the sum of the round's other updates, by round; seven "
-               "shades from 1 (faint: the same direction) over 0 (unrelated) to -1 (strong: against "
-               "the others). Below 0 the average takes back what the facility has learned.",
+       .note =
+           "Cosine between the update and the sum of the round's other updates, by round; seven "
+           "shades from 1 (faint: the same direction) over 0 (unrelated) to -1 (strong: against "
+           "the others). Below 0 the average takes back what the facility has learned.",
        .table_title = "Table: direction of each update",
        .number = &AttemptStory::cosine,
        .stands_out_more = [](double a, double b) { return a < b; },

@@ -247,7 +247,7 @@ class Folding {
   history::EventScope scope_;
   int64_t seq_ = 0;
   Time time_;
-  std::vector<FacilityName> averaged_;  // of the newest ParticipantsFrozen
+  std::vector<FacilityName> averaged_;                           // of the newest ParticipantsFrozen
   std::map<std::tuple<int, FacilityName, int>, size_t> newest_;  // indices into attempts
 };
 

@@ -147,8 +147,7 @@ TEST_F(ServerStep, DirectionsDoNotDependOnTheThreads) {
                     {.num_threads = threads})
             .cosines;
     ASSERT_EQ(cosines.size(), 2u);
-    for (const double cosine : cosines)
-      EXPECT_NEAR(cosine, product / std::sqrt(of_x * of_y), 1e-6);
+    for (const double cosine : cosines) EXPECT_NEAR(cosine, product / std::sqrt(of_x * of_y), 1e-6);
     if (threads == 1) first = cosines;
     EXPECT_EQ(cosines, first);
   }

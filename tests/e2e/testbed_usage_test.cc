@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ctime>
 #include <sstream>
 
 #include "e2e/testbed_project.h"
@@ -47,9 +48,7 @@ Json usage(const TestbedProject& project, const std::string& flag = "--json") {
 // One job fails, one is requeued, and the others train: with the accounting, the ledger has the
 // site's own sum to the second. Without it, each job that ended by itself differs by at most 3 s:
 // Slurm counts whole seconds, and the time before and after the script.
-TEST(TestbedUsage, TheLedgerAgreesWithTheSitesAccounting) {
-  TestbedProject project({"--dbd"});
-  NEED_TESTBED(project);
+void expect_the_sites_sums(TestbedProject& project) {
   const Facility& alba = project.facility("alba");
   project.set_rounds(2);
   project.set_fault("alba", "crash@2");
@@ -96,6 +95,28 @@ TEST(TestbedUsage, TheLedgerAgreesWithTheSitesAccounting) {
         << row.dump();
   }
   EXPECT_EQ(usage(project), after) << "the run folder keeps the answer";
+}
+
+TEST(TestbedUsage, TheLedgerAgreesWithTheSitesAccounting) {
+  TestbedProject project({"--dbd"});
+  NEED_TESTBED(project);
+  expect_the_sites_sums(project);
+}
+
+// The clocks of both facilities, with all their daemons, are a day ahead of the coordinator's.
+TEST(TestbedUsage, TheLedgerAgreesWithAnAccountingOfTomorrow) {
+  TestbedProject project({"--dbd", "--clock", "86400"});
+  NEED_TESTBED(project);
+  for (const char* name : {"alba", "brno"})
+    EXPECT_NEAR(std::stod(project.facility(name).exec_as_user({"date", "+%s"}).out),
+                static_cast<double>(std::time(nullptr)) + 86400, 10);
+  expect_the_sites_sums(project);
+  const Json report =
+      parse_json(project.xffl({"report", "-p", project.path().string(), "--json"}).out, "report");
+  EXPECT_EQ(report["clock_anomalies"], 0);
+  for (const Json& attempt : report["attempts"])
+    for (const auto& [phase, seconds] : attempt["seconds"].items())
+      EXPECT_LT(seconds.get<double>(), 300) << attempt.dump();
 }
 
 TEST(TestbedUsage, AFacilityWithoutAccountingIsNamed) {

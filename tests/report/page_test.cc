@@ -124,14 +124,13 @@ TEST(Page, HasItsFiguresWithTables) {
   const std::string page = format_html(long_story(3, 2));
   for (const char* title :
        {"Loss of the global model", "Effect of each round", "Size of each update",
-        "Direction of each update",
-        "Training loss by step", "Shares of the elapsed time", "Duration of each round",
-        "Rounds 1 to 3 by time"})
+        "Direction of each update", "Training loss by step", "Shares of the elapsed time",
+        "Duration of each round", "Rounds 1 to 3 by time"})
     EXPECT_THAT(page, HasSubstr("<h3>" + std::string(title) + "</h3>"));
   for (const char* table :
        {"loss of each published model", "effect of each round", "size of each update",
-        "direction of each update", "training loss by step", "time by phase", "facilities that came last",
-        "models sent to the facilities", "all attempts"})
+        "direction of each update", "training loss by step", "time by phase",
+        "facilities that came last", "models sent to the facilities", "all attempts"})
     EXPECT_THAT(page, HasSubstr("<summary>Table: " + std::string(table)));
   // SyntheticRun::report(): 2 + 2 / round before the training of site0, 0.2 less after it.
   EXPECT_THAT(page, HasSubstr("round 2: given 3.0000, after training 2.8000, after averaging "

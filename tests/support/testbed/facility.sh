@@ -95,7 +95,7 @@ start_daemon() {
       /usr/sbin/sshd -f "/etc/ssh/${1}_config" -E "/var/log/slurm/$1.log"
       until_true 10 test -s "/run/$1.pid"
       ;;
-    munged) setpriv --reuid munge --regid munge --clear-groups /usr/sbin/munged --force --log-file=/var/log/slurm/munged/log --seed-file=/var/lib/munge/seed ;;
+    munged) setpriv --reset-env --reuid munge --regid munge --clear-groups /usr/sbin/munged --force --log-file=/var/log/slurm/munged/log --seed-file=/var/lib/munge/seed ;;
     mariadbd)
       setsid mariadbd --no-defaults --user=mysql --datadir=/var/lib/mysql --socket=/run/mysqld/mysqld.sock \
         --skip-networking --skip-log-bin --innodb-buffer-pool-size=32M --innodb-log-file-size=8M \

@@ -147,7 +147,17 @@ write_munge() {
   chmod 600 "$1/etc/munge/munge.key"
 }
 
-# Settings read: name net user uid login nodes gpus dbd scratch_mb min_job_age noisy mover show sshd_lines slurm_lines
+# Every program of the facility reads the clock through libfaketime. Its shared memory belongs to one user and is named in the
+# environment: a program that changes its user needs a fresh environment (--reset-env).
+write_clock() {
+  local etc=$1
+  rm -f "$etc/ld.so.preload" "$etc/faketimerc"
+  [ -n "$clock" ] || return 0
+  echo "$clock_library" >"$etc/ld.so.preload"
+  printf '%+d\n' "$clock" >"$etc/faketimerc"
+}
+
+# Settings read: name net user uid login nodes gpus dbd scratch_mb min_job_age clock noisy mover show sshd_lines slurm_lines
 write_facility() {
   local dir=$state/$name
   mkdir -p "$dir"/{etc,log/munged,spool,munge,mysql,home,scratch,tmp}
@@ -160,6 +170,7 @@ write_facility() {
   write_home "$dir/home"
   write_slurm "$dir/etc"
   write_munge "$dir"
+  write_clock "$dir/etc"
   chown "$uid:$uid" "$dir/scratch"
   chmod 755 "$dir/scratch"
   chown slurm:slurm "$dir/log" "$dir/spool"
