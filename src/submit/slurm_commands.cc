@@ -347,12 +347,23 @@ constexpr const char* kEnter = R"sh(cd -- "$1" 2>/dev/null || { echo none; exit 
 : stay.*
 )sh";
 
-// $2 is the job id in the journal, $3 the next attempt's folder, $4 "wait" or "".
+// When the connection ends early, the command sees the end of its input, and would submit the part
+// of the script that has arrived. $1 is the size of the script. Slurm creates the job's output file
+// with sbatch's umask.
+constexpr const char* kSubmit = R"sh(umask 077
+script=$(cat && echo .)
+[ "${#script}" -eq $(($1 + 1)) ] || { echo "the script did not arrive whole" >&2; exit 1; }
+shift
+printf %s "${script%.}" | "$@"
+)sh";
+
+// $2 is the job id in the journal, $3 the next attempt's folder, $4 "wait" or "", $5 the size of
+// the script.
 constexpr const char* kTake = R"sh(if [ ! -e stay.taken ]; then
   [ -e stay.planned ] || [ -e stay.offered ] || { echo none; exit 0; }
   read -r owner _ 2>/dev/null <claim/owner
   if [ "$owner" = "$2" ]; then
-    cat >"$3/job.sh.part" && mv -f -- "$3/job.sh.part" "$3/job.sh" || exit 1
+    cat >"$3/job.sh.part" && [ "$(wc -c <"$3/job.sh.part")" -eq "$5" ] && mv -f -- "$3/job.sh.part" "$3/job.sh" || exit 1
     [ "$4" = wait ] || mv stay.planned stay.closed 2>/dev/null
     mv stay.offered stay.taken 2>/dev/null
   else
@@ -370,11 +381,11 @@ constexpr const char* kRelease =
 
 }  // namespace
 
-std::vector<std::string> submit_command(const std::vector<std::string>& options, bool test_only) {
+std::vector<std::string> submit_command(const std::vector<std::string>& options,
+                                        std::string_view script, bool test_only) {
   // The user reads the answer of --test-only, so the predicted start is in the site's local time.
   std::vector<std::string> argv = environment(kSubmitVariables, test_only ? "standard" : "%s");
-  // Slurm creates the job's output file with sbatch's umask.
-  append(argv, {"sh", "-c", "umask 077; exec \"$@\"", "sh", "sbatch", "--parsable"});
+  append(argv, {"sh", "-c", kSubmit, "sh", std::to_string(script.size()), "sbatch", "--parsable"});
   if (test_only) argv.emplace_back("--test-only");
   append(argv, options);
   return argv;
@@ -609,9 +620,16 @@ JobStatus read_state(std::string_view text, std::string_view reason) {
 }
 
 std::vector<std::string> take_command(const KeptAllocation& kept, const RemotePath& next,
-                                      bool wait) {
-  return {"sh",           "-c",       std::string(kEnter) + kTake, "sh", kept.folder.str(),
-          kept.job.str(), next.str(), wait ? "wait" : ""};
+                                      std::string_view script, bool wait) {
+  return {"sh",
+          "-c",
+          std::string(kEnter) + kTake,
+          "sh",
+          kept.folder.str(),
+          kept.job.str(),
+          next.str(),
+          wait ? "wait" : "",
+          std::to_string(script.size())};
 }
 
 TakeResult read_take_result(const remote::CommandResult& result) {

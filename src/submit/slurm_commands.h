@@ -30,8 +30,9 @@
 
 namespace xffl::submit {
 
-/// The sbatch command; the script is on stdin.
-std::vector<std::string> submit_command(const std::vector<std::string>& options, bool test_only);
+/// The sbatch command. Its input is `script`; it submits nothing when only a part arrives.
+std::vector<std::string> submit_command(const std::vector<std::string>& options,
+                                        std::string_view script, bool test_only);
 /// The command that prints the clock, then this user's jobs of `names` in any state, for
 /// read_queue(). An empty `cluster` is the local cluster.
 std::vector<std::string> queue_command(const std::vector<std::string>& names,
@@ -112,10 +113,11 @@ enum class TakeResult {
   kTaken,    // by this command or an earlier command
 };
 
-/// The command that writes stdin to job.sh in `next`, then takes the allocation. With `wait` a
+/// The command that writes its input, `script`, to job.sh in `next`, then takes the allocation. It
+/// takes nothing when only a part of the script arrives. With `wait` a
 /// planned allocation stays planned; without `wait` the command closes a planned allocation.
 std::vector<std::string> take_command(const KeptAllocation& kept, const RemotePath& next,
-                                      bool wait);
+                                      std::string_view script, bool wait);
 /// Parses the output of take_command(). Throws kRemote for any other output: the command may have
 /// taken the allocation.
 TakeResult read_take_result(const remote::CommandResult& result);

@@ -63,8 +63,9 @@ class SlurmScheduler final : public Scheduler {
     if (!is_plain_name(request.name) || request.folder.empty() || request.script.empty())
       throw Error(ErrorKind::kConfig, "a Slurm job needs a plain name, a folder and a script");
     if (request.kept_allocation && take(request, stop)) return request.kept_allocation->job;
-    const auto argv = submit_command(
-        slurm_options(settings_, request.name, request.folder, request.may_requeue), false);
+    const auto argv =
+        submit_command(slurm_options(settings_, request.name, request.folder, request.may_requeue),
+                       request.script, false);
     const Submission submission =
         read_submission(session_->run(argv, request.script, settings_.command_timeout, stop));
     if (submission.kind != Submission::Kind::kAccepted) throw_rejected(submission, request.name);
@@ -154,9 +155,9 @@ class SlurmScheduler final : public Scheduler {
     const auto deadline = clock_.monotonic() + kOfferTimeout;
     for (std::chrono::milliseconds pause{50};; pause = std::min(pause * 2, kMaxOfferPollInterval)) {
       const bool wait = clock_.monotonic() < deadline;
-      const TakeResult result = read_take_result(
-          session_->run(take_command(*request.kept_allocation, request.folder, wait),
-                        request.script, settings_.command_timeout, stop));
+      const TakeResult result = read_take_result(session_->run(
+          take_command(*request.kept_allocation, request.folder, request.script, wait),
+          request.script, settings_.command_timeout, stop));
       if (result != TakeResult::kPlanned || !wait) return result == TakeResult::kTaken;
       if (!clock_.sleep(pause, stop))
         throw Error(ErrorKind::kCancelled, "stopped before " + request.name + " was submitted");
@@ -249,8 +250,9 @@ std::shared_ptr<Scheduler> make_slurm_scheduler(SlurmSettings settings,
 
 TestOnly test_only(remote::Session& session, const SlurmSettings& settings,
                    const JobRequest& request, std::stop_token stop) {
-  const auto argv = submit_command(
-      slurm_options(settings, request.name, request.folder, request.may_requeue), true);
+  const auto argv =
+      submit_command(slurm_options(settings, request.name, request.folder, request.may_requeue),
+                     request.script, true);
   const auto answer = session.run(argv, request.script, settings.command_timeout, stop);
   const std::string text = one_line(answer.err.empty() ? answer.out : answer.err);
   const bool accepted = answer.exit_code == 0;

@@ -44,13 +44,25 @@ class KeptAllocationFiles : public testing::Test {
     return session_->run(argv, "#!/bin/bash\n", std::chrono::seconds(20), {});
   }
   TakeResult take(bool wait = true, const std::string& job = "7") {
-    return read_take_result(run(take_command(kept(job), RemotePath(next().string()), wait)));
+    return read_take_result(
+        run(take_command(kept(job), RemotePath(next().string()), "#!/bin/bash\n", wait)));
   }
   bool has_script() const { return fs::exists(next() / "job.sh"); }
 
   test::TempDir dir_;
   std::unique_ptr<remote::Session> session_ = remote::make_local_session();
 };
+
+// The coordinator is killed, or the connection breaks, while it sends the script.
+TEST_F(KeptAllocationFiles, IsNotTakenWithAPartOfTheScript) {
+  put("offered");
+  const std::vector<std::string> argv =
+      take_command(kept(), RemotePath(next().string()), "#!/bin/bash\nexec true\n", true);
+  EXPECT_NE(run(argv).exit_code, 0);
+  EXPECT_NE(session_->run(argv, "", std::chrono::seconds(20), {}).exit_code, 0);
+  EXPECT_EQ(state(), ".offered") << "another coordinator can take it";
+  EXPECT_FALSE(has_script());
+}
 
 TEST_F(KeptAllocationFiles, IsTakenAfterTheScriptIsWritten) {
   put("offered");
@@ -126,7 +138,7 @@ class KeptJob : public testing::Test {
         asked_.push_back(argv[argv.size() - 2]);
         return CommandResult{0, "", ""};
       }
-      asked_.push_back(argv.back() == "wait" ? "take" : "take now");
+      asked_.push_back(argv.at(argv.size() - 2) == "wait" ? "take" : "take now");
       CommandResult answer = answers_.front();
       if (answers_.size() > 1) answers_.pop_front();
       if (answer.exit_code < 0) throw Error(ErrorKind::kRemote, "the link is down");

@@ -2,10 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
+#include <filesystem>
 
+#include "slurm_commands.h"
 #include "support/fake_clock.h"
 #include "support/fake_session.h"
+#include "support/temp_dir.h"
+#include "xffl/base/file.h"
 #include "xffl/submit/slurm.h"
 
 namespace xffl::submit {
@@ -146,6 +151,29 @@ TEST_F(SlurmScheduler, SubmitsTheScriptOnStdinAndEachOptionAsOneArgument) {
         "--time=36:00:00", "--mail-type=END", "LC_ALL=C", "SBATCH_WAIT"})
     EXPECT_THAT(last_, Contains(word));
   EXPECT_EQ(last_.front(), "env");
+}
+
+// The coordinator is killed, or the connection breaks, while it sends the script: a submitted part
+// would end without an update, or run without its limits.
+TEST(SubmitCommand, SubmitsNoPartOfAScript) {
+  const test::TempDir dir;
+  const std::string submitted = (dir / "submitted").string();
+  write_file_atomic(dir / "sbatch", "#!/bin/sh\ncat >" + submitted + "\n");
+  std::filesystem::permissions(dir / "sbatch", std::filesystem::perms::owner_all);
+  const std::string script = "#!/bin/sh\necho '\\n %s é'\n\n";
+  std::vector<std::string> argv = submit_command({"--nodes=1"}, script, false);
+  argv.insert(std::find(argv.begin(), argv.end(), "sh"),
+              "PATH=" + dir.path().string() + ":/usr/bin:/bin");
+  const auto session = remote::make_local_session();
+  for (const size_t size : {size_t{0}, size_t{9}, script.size() - 1}) {
+    const CommandResult answer =
+        session->run(argv, script.substr(0, size), std::chrono::seconds(20), {});
+    EXPECT_EQ(answer.exit_code, 1);
+    EXPECT_THAT(answer.err, HasSubstr("the script did not arrive whole"));
+    EXPECT_FALSE(std::filesystem::exists(submitted));
+  }
+  EXPECT_EQ(session->run(argv, script, std::chrono::seconds(20), {}).exit_code, 0);
+  EXPECT_EQ(read_file(submitted, 1000), script);
 }
 
 TEST_F(SlurmScheduler, ALostOrUnexpectedAnswerLeavesTheOutcomeUnknown) {
