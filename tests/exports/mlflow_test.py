@@ -77,7 +77,7 @@ class Mlflow(unittest.TestCase):
         with self.assertRaises(ConnectionError):
             xffl_to_mlflow.send(report(3), client, "x")
         client.fails_after = None
-        self.assertEqual(xffl_to_mlflow.send(report(3), client, "x"), 6)
+        self.assertEqual(xffl_to_mlflow.send(report(3), client, "x"), 8)
         self.assertEqual(len(client.metrics), len(set(client.metrics)))
 
 

@@ -39,6 +39,7 @@ class Reader(unittest.TestCase):
         events = read(self.folder / "global")
         self.assertEqual(set(events.Tags()["scalars"]),
                          {"round/loss/site0/it", "round/loss/site1/it", "round/change/site0", "round/change/site1",
+                          "round/cosine/site0", "round/cosine/site1",
                           "round/seconds", "round/node_seconds/site0", "round/node_seconds/site1"})
         losses = events.Scalars("round/loss/site1/it")
         self.assertEqual([one.step for one in losses], [0, 1, 2])  # of the model of each round
