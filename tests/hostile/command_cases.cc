@@ -154,9 +154,11 @@ std::vector<Case> command_cases() {
     for (const Fault& fault : faults()) {
       const Outcome outcome = outcome_of(place, fault);
       const bool is_shown = outcome == Outcome::kTrouble && place.name != std::string("Submit");
-      cases.push_back(
-          {place.name, fault.name, place.access, outcome, is_shown ? fault.shown : "",
-           [place, fault](Front& front) { front.on_command(place.parts, fault.behaviour); }});
+      cases.push_back({place.name, fault.name, place.access, outcome, is_shown ? fault.shown : "",
+                       [place, fault](Front& front) {
+                         front.on_command(place.parts, fault.behaviour);
+                         front.holds_job_until_fault = place.name == std::string("Poll");
+                       }});
     }
   return cases;
 }

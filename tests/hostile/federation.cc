@@ -301,6 +301,7 @@ Observed run_federation(const RunRequest& request) {
   project.release("alba");
   if (!front.holds_job) project.release("brno");
   if (holds_alba) project.hold("alba", 1);
+  if (front.holds_job_until_fault) project.hold("brno", 1);
   std::string known = read_file(server.dir() / "known_hosts", 10'000);
   if (front.forgets_host_key)
     known = known.substr(0, known.find(' ') + 1) + read_file(server.dir() / "id.pub", 10'000);
@@ -317,7 +318,8 @@ Observed run_federation(const RunRequest& request) {
     return snapshot(project.path().parent_path(),
                     {project.path() / "runs", project.path() / "work", project.log(),
                      project.path() / "trainings.log", project.path() / "trainings.log.started",
-                     project.path() / "hold-alba.waits", project.path() / "hold-alba-1"});
+                     project.path() / "hold-alba.waits", project.path() / "hold-alba-1",
+                     project.path() / "hold-brno.waits", project.path() / "hold-brno-1"});
   };
   const auto before = look();
   const auto began = SteadyClock::now();
@@ -327,7 +329,8 @@ Observed run_federation(const RunRequest& request) {
   const auto text = [&] { return text_of(project.log()) + journal_text(project); };
   // The peak is read while the process lives.
   SteadyClock::time_point looked = began, published = began, stopped = began;
-  bool is_released = !holds_alba, is_published = false, is_stopped = false, ends = true;
+  bool is_released = !holds_alba, holds_brno = front.holds_job_until_fault, is_published = false,
+       is_stopped = false, ends = true;
   for (;;) {
     siginfo_t info{};
     ::waitid(P_PID, static_cast<id_t>(run.pid()), &info, WEXITED | WNOWAIT | WNOHANG);
@@ -339,6 +342,10 @@ Observed run_federation(const RunRequest& request) {
       if (!is_released && ((hits() > 0 && contains(text(), request.shown)) || now - began > 40s)) {
         project.release("alba", 1);
         is_released = true;
+      }
+      if (holds_brno && (hits() > 0 || now - began > 40s)) {
+        project.release("brno", 1);
+        holds_brno = false;
       }
       if (is_released && !is_published && project.count_events("published") == kRounds) {
         published = now;

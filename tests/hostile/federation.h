@@ -62,7 +62,9 @@ class Front {
   std::optional<HostileServer::Greeting> greeting;
   bool forgets_host_key = false;  // the server's host key is not the trusted one
   bool holds_job = false;         // brno's job does not end; alba's first round does not wait
-  std::string trainer_fault;      // see fake_trainer.cc
+  // brno's first job ends after the fault: it may else report before the coordinator asks squeue.
+  bool holds_job_until_fault = false;
+  std::string trainer_fault;  // see fake_trainer.cc
   /// Texts of brno's keys in xffl.yaml, such as "keep_allocation: 60s".
   std::string slurm_keys;
   std::string policy_keys;

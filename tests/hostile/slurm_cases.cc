@@ -84,6 +84,10 @@ std::vector<Case> slurm_cases() {
   const auto poll = [&](const char* fault, Outcome outcome, const std::string& shown,
                         const Change& change) {
     add("Poll", fault, "squeue", outcome, shown, change);
+    cases.back().arrange = [inner = cases.back().arrange](Front& front) {
+      inner(front);
+      front.holds_job_until_fault = true;
+    };
   };
   const auto field = [](size_t number, const std::string& value) {
     return [=](const std::string& text) { return with_field(text, number, value); };
