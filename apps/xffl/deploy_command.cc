@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "command_tree.h"
 #include "commands.h"
@@ -23,7 +24,7 @@ struct DeployOptions {
   std::filesystem::path project = ".";
   std::string facility;
   std::filesystem::path bundle;
-  bool remove = false;
+  bool remove = false, yes = false;
 };
 
 // Reports a transfer every two seconds.
@@ -43,12 +44,19 @@ transfer::OnProgress reporter(Clock& clock, const std::string& facility) {
   };
 }
 
-void remove_bundles(remote::Session& session, const config::Facility& facility,
+void remove_bundles(remote::Session& session, const config::Facility& facility, bool asks,
                     const std::stop_token& stop) {
-  for (const std::string& name : deploy::deployed(session, facility.workdir))
+  const std::string folder = facility.workdir.str() + "/xffl.programs";
+  const std::vector<std::string> names = deploy::deployed(session, facility.workdir);
+  std::string question = names.empty() ? folder + " at " + facility.name.str() + " has no bundle.\n"
+                                       : folder + " at " + facility.name.str() + " has:\n";
+  for (const std::string& name : names) question += "  " + log::printable(name, 200) + "\n";
+  question += "Jobs that run these programs fail. Remove the folder? (type yes to remove) ";
+  if (asks) require_yes(question, "xffl deploy --remove --yes", folder + " was not removed");
+  for (const std::string& name : names)
     std::printf("removing %s\n", log::printable(name, 200).c_str());
   deploy::remove(session, facility.workdir, stop);
-  std::printf("%s/xffl.programs is removed\n", facility.workdir.str().c_str());
+  std::printf("%s is removed\n", folder.c_str());
 }
 
 void deploy_bundle(const DeployOptions& options) {
@@ -58,7 +66,8 @@ void deploy_bundle(const DeployOptions& options) {
   SystemClock clock;
   facility::Services services =
       facility::make_services(clock, experiment.project_folder, login_prompt());
-  if (options.remove) return remove_bundles(*services.connect(facility), facility, signals.token());
+  if (options.remove)
+    return remove_bundles(*services.connect(facility), facility, !options.yes, signals.token());
   if (options.bundle.empty())
     throw Error(ErrorKind::kUsage,
                 "expected the archive of a bundle, as scripts/package.sh writes it, or --remove");
@@ -88,8 +97,10 @@ void add_deploy_command(CLI::App& app) {
           ->type_name(kFileType);
   command->add_option("-p,--project", options->project, "the project's folder (default: .)")
       ->type_name(kFolderType);
-  command->add_flag("--remove", options->remove, "remove all bundles from the work folder")
-      ->excludes(bundle);
+  CLI::Option* remove =
+      command->add_flag("--remove", options->remove, "remove all bundles from the work folder")
+          ->excludes(bundle);
+  command->add_flag("-y,--yes", options->yes, "remove without a question")->needs(remove);
   command->callback([options] { deploy_bundle(*options); });
 }
 

@@ -128,16 +128,7 @@ void confirm_cancel(const history::RunFolder& folder, const config::Experiment& 
   question +=
       "A cancelled run cannot continue. The jobs end; published models stay.\n"
       "Cancel the run? (type yes to cancel) ";
-  std::string answer;
-  try {
-    answer = ask_on_terminal(question, true);
-  } catch (const Error& error) {
-    throw Error(ErrorKind::kUsage,
-                std::string(error.what()) + "; `xffl cancel --yes` asks no question");
-  }
-  if (answer != "yes")
-    throw Error(ErrorKind::kCancelled,
-                "run " + folder.run().str() + " was not cancelled: the answer was not 'yes'");
+  require_yes(question, "xffl cancel --yes", "run " + folder.run().str() + " was not cancelled");
 }
 
 void operate(const Flags& flags, Request request) {

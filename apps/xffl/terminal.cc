@@ -91,6 +91,19 @@ std::string ask_on_terminal(const std::string& prompt, bool echo, std::chrono::s
   return read_line(terminal.get(), patience, stop);
 }
 
+void require_yes(const std::string& question, const std::string& command,
+                 const std::string& refused) {
+  if (::isatty(STDIN_FILENO) == 0) return;
+  std::string answer;
+  try {
+    answer = ask_on_terminal(question, true);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kUsage,
+                std::string(error.what()) + "; `" + command + "` asks no question");
+  }
+  if (answer != "yes") throw Error(ErrorKind::kCancelled, refused + ": the answer was not 'yes'");
+}
+
 remote::Ask login_prompt(std::stop_token stop) {
   if (!is_interactive()) return {};
   return [stop](const std::string& prompt, bool echo) {

@@ -16,6 +16,12 @@ std::string ask_on_terminal(const std::string& prompt, bool echo,
                             std::chrono::seconds patience = std::chrono::seconds(0),
                             std::stop_token stop = {});
 
+/// Asks `question`, to which only `yes` agrees. Without a terminal at standard input the command
+/// itself is the answer. `command` skips the question: `xffl cancel --yes`. Throws kCancelled with
+/// `refused` for any other answer, kUsage for none.
+void require_yes(const std::string& question, const std::string& command,
+                 const std::string& refused);
+
 /// Whether the command is interactive: stdin and stderr are a terminal.
 bool is_interactive();
 

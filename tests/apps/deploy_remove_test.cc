@@ -1,0 +1,77 @@
+// `xffl deploy --remove` asks on a terminal, and nowhere else.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/on_terminal.h"
+#include "support/temp_dir.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/process.h"
+
+namespace xffl {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr const char* kQuestion = "Remove the folder? (type yes to remove)";
+
+class DeployRemove : public testing::Test {
+ protected:
+  DeployRemove() {
+    write_file_atomic(dir_ / "xffl.yaml",
+                      "project: p\nmodel: model\nrounds: 1\n"
+                      "training: {steps_per_round: 1, batch_size: 2}\nfacilities:\n"
+                      "  alba: {workdir: work, data: {train: [a.tokens]}}\n");
+    fs::create_directories(bundle());
+  }
+  fs::path programs() const { return dir_ / "work/xffl.programs"; }
+  fs::path bundle() const { return programs() / "xffl-trainer-0.1.0-x86_64-cpu-0a1b2c3d"; }
+  std::vector<std::string> command(std::vector<std::string> more = {}) const {
+    more.insert(more.begin(), {"deploy", "alba", "--remove", "-p", dir_.path().string()});
+    return more;
+  }
+
+  test::TempDir dir_;
+};
+
+TEST_F(DeployRemove, ShowsTheBundlesAndWaitsForYes) {
+  test::OnTerminal terminal(command(), 24, 200, {});
+  ASSERT_TRUE(terminal.await_text(kQuestion)) << terminal.bytes;
+  EXPECT_TRUE(terminal.screen.shows("  xffl-trainer-0.1.0-x86_64-cpu-0a1b2c3d")) << terminal.bytes;
+  EXPECT_TRUE(fs::exists(bundle())) << "before the answer";
+  terminal.type("yes\n");
+  EXPECT_EQ(terminal.finish(), 0) << terminal.bytes;
+  EXPECT_FALSE(fs::exists(programs()));
+  EXPECT_TRUE(fs::exists(dir_ / "work"));
+}
+
+TEST_F(DeployRemove, AnotherAnswerRemovesNothing) {
+  for (const char* answer : {"n\n", "\n", "y\n", "\4"}) {  // \4: end of the input
+    test::OnTerminal terminal(command(), 24, 200, {});
+    ASSERT_TRUE(terminal.await_text(kQuestion)) << terminal.bytes;
+    terminal.type(answer);
+    const bool is_end = *answer == '\4';
+    EXPECT_EQ(terminal.finish(), exit_code(is_end ? ErrorKind::kUsage : ErrorKind::kCancelled))
+        << answer << terminal.bytes;
+    EXPECT_TRUE(fs::exists(bundle())) << answer;
+  }
+}
+
+TEST_F(DeployRemove, AsksNothingWithYesOrInAPipe) {
+  test::OnTerminal terminal(command({"--yes"}), 24, 200, {});
+  EXPECT_EQ(terminal.finish(), 0) << terminal.bytes;
+  EXPECT_THAT(terminal.bytes, Not(HasSubstr(kQuestion)));
+  EXPECT_FALSE(fs::exists(programs()));
+  fs::create_directories(bundle());
+  std::vector<std::string> argv = command();
+  argv.insert(argv.begin(), XFFL_BINARY_DIR "/bin/xffl");
+  const ProcessResult result = run_process({.argv = argv});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("is removed"));
+  EXPECT_FALSE(fs::exists(programs()));
+}
+
+}  // namespace
+}  // namespace xffl
