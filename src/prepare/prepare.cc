@@ -257,10 +257,22 @@ class Preparation {
                                              "the command");
       return prepared;
     }
-    if (!views.at(1).bytes.empty() && callbacks_.on_progress)
-      callbacks_.on_progress(
-          tokens::parse_prepare_progress(views[1].bytes, (folder() / kPrepareProgress).str()));
+    if (!views.at(1).bytes.empty()) show_progress(views[1].bytes);
     return std::nullopt;
+  }
+
+  // The shards do not depend on the progress, so a damaged one is told once and changes nothing.
+  void show_progress(const std::string& json) {
+    if (!callbacks_.on_progress) return;
+    try {
+      callbacks_.on_progress(
+          tokens::parse_prepare_progress(json, (folder() / kPrepareProgress).str()));
+    } catch (const Error& error) {
+      if (!has_unreadable_progress_)
+        log::warning("the job's progress is not readable; the job goes on",
+                     {{"facility", facility_.name.str()}, {"error", std::string(error.what())}});
+      has_unreadable_progress_ = true;
+    }
   }
 
   [[noreturn]] void fail() {
@@ -287,6 +299,7 @@ class Preparation {
   std::shared_ptr<remote::Session> session_;
   std::shared_ptr<submit::Scheduler> scheduler_;
   int number_ = 0;
+  bool has_unreadable_progress_ = false;
   JobId id_;
   std::string state_;
 };

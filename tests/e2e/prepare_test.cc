@@ -159,6 +159,24 @@ TEST_F(Prepare, AnInterruptedCommandFollowsItsJob) {
   EXPECT_EQ(prepared().files, 2u);
 }
 
+TEST_F(Prepare, DamagedProgressDoesNotEndTheCommand) {
+  const std::string hold = (dir_ / "hold").string();
+  std::ofstream{hold};
+  write_config("sequence_length: 64",
+               "    environment: ['while [ -e " + hold + " ]; do sleep 0.1; done']\n");
+  const pid_t command = start_detached(
+      {.argv = {kXffl, "prepare", "alba", "-p", dir_.path().string()}}, dir_ / "log");
+  const fs::path job = fs::path(alba().prepared.str()) / "job1";
+  ASSERT_TRUE(test::await([&] { return fs::exists(job / "out"); }));
+  write_file_atomic(job / "out/progress.json", "{\"bytes_done\": -1}");
+  EXPECT_TRUE(test::await([&] {
+    return read_file(dir_ / "log", 1 << 20).find("progress is not readable") != std::string::npos;
+  })) << read_file(dir_ / "log", 1 << 20);
+  fs::remove(hold);
+  EXPECT_EQ(wait_for_exit(command), 0) << read_file(dir_ / "log", 1 << 20);
+  EXPECT_EQ(prepared().files, 2u);
+}
+
 TEST_F(Prepare, MissingShardsNameTheCommand) {
   const auto missing = config::find_missing(config::load_experiment(dir_.path()));
   EXPECT_THAT(missing, testing::Contains(HasSubstr("xffl prepare alba")));
