@@ -261,7 +261,7 @@ class Preparation {
     return std::nullopt;
   }
 
-  // The shards do not depend on the progress, so a damaged one is told once and changes nothing.
+  // The shards do not depend on this file: damage in it costs one warning.
   void show_progress(const std::string& json) {
     if (!callbacks_.on_progress) return;
     try {

@@ -363,7 +363,8 @@ constexpr const char* kTake = R"sh(if [ ! -e stay.taken ]; then
   [ -e stay.planned ] || [ -e stay.offered ] || { echo none; exit 0; }
   read -r owner _ 2>/dev/null <claim/owner
   if [ "$owner" = "$2" ]; then
-    cat >"$3/job.sh.part" && [ "$(wc -c <"$3/job.sh.part")" -eq "$5" ] && mv -f -- "$3/job.sh.part" "$3/job.sh" || exit 1
+    cat >"$3/job.sh.part" && [ "$(wc -c <"$3/job.sh.part")" -eq "$5" ] || exit 1
+    mv -f -- "$3/job.sh.part" "$3/job.sh" || exit 1
     [ "$4" = wait ] || mv stay.planned stay.closed 2>/dev/null
     mv stay.offered stay.taken 2>/dev/null
   else

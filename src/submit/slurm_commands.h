@@ -114,8 +114,8 @@ enum class TakeResult {
 };
 
 /// The command that writes its input, `script`, to job.sh in `next`, then takes the allocation. It
-/// takes nothing when only a part of the script arrives. With `wait` a
-/// planned allocation stays planned; without `wait` the command closes a planned allocation.
+/// takes nothing when only a part of the script arrives. With `wait` a planned allocation stays
+/// planned; without `wait` the command closes a planned allocation.
 std::vector<std::string> take_command(const KeptAllocation& kept, const RemotePath& next,
                                       std::string_view script, bool wait);
 /// Parses the output of take_command(). Throws kRemote for any other output: the command may have

@@ -60,6 +60,15 @@ class Prepare : public testing::Test {
     argv.insert(argv.end(), more.begin(), more.end());
     return run_process({.argv = argv});
   }
+  fs::path hold() const { return dir_ / "hold"; }
+  // Starts the command; its output is in the file `log`. The job waits for the end of hold().
+  pid_t start_with_held_job() const {
+    write_file_atomic(hold(), "");
+    write_config("sequence_length: 64",
+                 "    environment: ['while [ -e " + hold().string() + " ]; do sleep 0.1; done']\n");
+    return start_detached({.argv = {kXffl, "prepare", "alba", "-p", dir_.path().string()}},
+                          dir_ / "log");
+  }
   tokens::Prepared prepared() const {
     const fs::path file = fs::path(alba().prepared.str()) / "prepared.json";
     return tokens::parse_prepared(read_file(file, 1 << 20), file.string());
@@ -140,19 +149,13 @@ TEST_F(Prepare, AFailedJobShowsItsOutput) {
   EXPECT_TRUE(fs::exists(alba().prepared.str() + "/job2/out/report.json"));
 }
 
-// The job waits for a file before it tokenizes.
 TEST_F(Prepare, AnInterruptedCommandFollowsItsJob) {
-  const std::string hold = (dir_ / "hold").string();
-  std::ofstream{hold};
-  write_config("sequence_length: 64",
-               "    environment: ['while [ -e " + hold + " ]; do sleep 0.1; done']\n");
-  const pid_t first = start_detached(
-      {.argv = {kXffl, "prepare", "alba", "-p", dir_.path().string()}}, dir_ / "first.log");
+  const pid_t first = start_with_held_job();
   const fs::path folder(alba().prepared.str());
   ASSERT_TRUE(test::await([&] { return fs::exists(folder / "job1/job.id"); }));
   ASSERT_EQ(::kill(first, SIGKILL), 0);
   wait_for_exit(first);
-  fs::remove(hold);
+  fs::remove(hold());
   const ProcessResult second = prepare();
   EXPECT_EQ(second.exit_code, 0) << second.err;
   EXPECT_FALSE(fs::exists(folder / "job2"));
@@ -160,19 +163,14 @@ TEST_F(Prepare, AnInterruptedCommandFollowsItsJob) {
 }
 
 TEST_F(Prepare, DamagedProgressDoesNotEndTheCommand) {
-  const std::string hold = (dir_ / "hold").string();
-  std::ofstream{hold};
-  write_config("sequence_length: 64",
-               "    environment: ['while [ -e " + hold + " ]; do sleep 0.1; done']\n");
-  const pid_t command = start_detached(
-      {.argv = {kXffl, "prepare", "alba", "-p", dir_.path().string()}}, dir_ / "log");
+  const pid_t command = start_with_held_job();
   const fs::path job = fs::path(alba().prepared.str()) / "job1";
   ASSERT_TRUE(test::await([&] { return fs::exists(job / "out"); }));
   write_file_atomic(job / "out/progress.json", "{\"bytes_done\": -1}");
   EXPECT_TRUE(test::await([&] {
     return read_file(dir_ / "log", 1 << 20).find("progress is not readable") != std::string::npos;
   })) << read_file(dir_ / "log", 1 << 20);
-  fs::remove(hold);
+  fs::remove(hold());
   EXPECT_EQ(wait_for_exit(command), 0) << read_file(dir_ / "log", 1 << 20);
   EXPECT_EQ(prepared().files, 2u);
 }
