@@ -46,7 +46,7 @@ fault_packages=(strace libfaketime)
 source_packages=(clang-format)
 # For the tests of completion scripts and manual pages.
 shell_packages=(zsh fish groff mandoc)
-# For the test of the report's page; a distribution without this package skips the test.
+# For the test of the report's page; a distribution without these packages skips the test.
 browser_packages=(chromium-headless-shell poppler-utils)
 fuzz_packages=(clang-19 libclang-rt-19-dev)
 testbed_services=(ssh munge slurmctld slurmd slurmdbd mariadb)

@@ -4,8 +4,8 @@
     browser_test.py PROGRAM FOLDER     PROGRAM writes the pages into FOLDER, which keeps them and screenshots for a look
 
 Checks: no message of the content security policy, no script, resource or event handler in the document, no horizontal scrolling,
-no text below 11 px, a label for each figure; the policy refuses an injected script and picture; and the printed page has every
-cell of every table, also of those that are folded on the screen. Exit code 77: there is no browser, or no pdftotext.
+no text below 11 px, a label for each figure. The policy refuses an injected script and picture. The printed page has all words of
+all tables, also of the tables that are folded on the screen. Exit code 77: there is no browser, or no pdftotext.
 """
 import collections
 import html.parser
@@ -116,12 +116,8 @@ class Cells(html.parser.HTMLParser):
             self.words.update(data.split())
 
 
-def letters(words):
-    """Joined, because a printed line breaks inside long words (hashes)."""
-    return "".join(words)
-
-
 def check_print(page, profile):
+    """The words of the page are on its print, except long ones (hashes), which a narrow column breaks in the middle."""
     printed = page.with_suffix(".pdf")
     chromium(profile, f"--print-to-pdf={printed}", "--no-pdf-header-footer", page.as_uri())
     text = subprocess.run(["pdftotext", "-layout", printed, "-"], check=True, capture_output=True, text=True).stdout
@@ -129,7 +125,7 @@ def check_print(page, profile):
     cells.feed(page.read_text())
     if cells.folded < 5:
         return [f"the page has {cells.folded} folded parts: this check says nothing"]
-    whole = letters(text.split())
+    whole = "".join(text.split())  # a line may break inside a word
     return [f"printed {found[word]} times instead of {count}: {word}" for word, count in cells.words.items()
             if found[word] < count and whole.count(word) < count and len(word) <= 16]
 
