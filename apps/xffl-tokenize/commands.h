@@ -8,6 +8,13 @@
 
 #include "xffl/tokenize/documents.h"
 
+namespace xffl {
+
+/// `man`: the manual pages of the commands of `app`; in apps/xffl/man_command.cc.
+void add_man_command(CLI::App& app);
+
+}  // namespace xffl
+
 namespace xffl::app {
 
 void add_train_command(CLI::App& app);

@@ -47,6 +47,7 @@ int run(int argc, char** argv) {
   add_inspect_command(app);
   int code = 0;
   add_generate_command(app, code);
+  add_man_command(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -16,8 +16,9 @@ namespace xffl::manual {
 std::string roff(std::string_view text);
 
 /// A page for `app` and one for each command below, by file name: "xffl.1", "xffl-run.1". The page
-/// of a command contains the commands below. The page of `app` has the exit codes from
-/// `exit_codes`, the Markdown of docs/reference/exit_codes.md.
+/// of a command contains the commands below. The page of `app` has the exit codes of its section
+/// in `exit_codes`, the Markdown of docs/reference/exit_codes.md. Throws kInternal without such a
+/// section.
 std::map<std::string, std::string> man_pages(const CLI::App& app, std::string_view exit_codes);
 
 }  // namespace xffl::manual

@@ -253,8 +253,8 @@ class Fish(InProject):
 
 class Installation(InProject):
     def test_puts_scripts_where_the_shells_look(self):
-        if not (BUILD / "man1/xffl.1").exists():
-            self.skipTest("the target man_pages is not built")
+        if not (BUILD / "manual/xffl/xffl.1").exists():
+            self.skipTest("the target xffl_man_pages is not built")
         prefix = self.home / "prefix"
         subprocess.run(["cmake", "--install", BUILD, "--component", "xffl", "--prefix", prefix], check=True, capture_output=True,
                        timeout=50)

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "xffl/base/error.h"
 #include "xffl/base/process.h"
 
 namespace xffl::manual {
@@ -14,7 +15,8 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr const char* kExitCodes =
-    "# Codes\n\n## Codes of x\n\n| code | kind | meaning |\n|---|---|---|\n| 0 | | Fine. |\n"
+    "# Codes\n\n## Codes of `x-train`\n\nFirst.\n\n## Codes of `x`\n\n| code | kind | meaning "
+    "|\n|---|---|---|\n| 0 | | Fine. |\n"
     "| 3 | config | Edit `x.yaml`, see [the page](a.md). |\n\nA last sentence.\n\n## "
     "Others\n\nNever.\n";
 
@@ -59,6 +61,11 @@ TEST(ManPage, HasTheTableOfExitCodes) {
               HasSubstr(".SH EXIT STATUS\n.TP\n\\fB0\\fR\nFine.\n.TP\n\\fB3\\fR (config)\nEdit "
                         "\\fBx.yaml\\fR, see the page.\n.PP\nA last sentence.\n.SH SEE ALSO\n"));
   EXPECT_THAT(page, Not(HasSubstr("Never")));
+  CLI::App other{"tests", "x-train"};
+  EXPECT_THAT(man_pages(other, kExitCodes).at("x-train.1"),
+              HasSubstr("EXIT STATUS\n.PP\nFirst.\n"));
+  CLI::App unknown{"tests", "y"};
+  EXPECT_THROW(man_pages(unknown, kExitCodes), Error);
 }
 
 TEST(ManPage, LeavesOutHiddenCommandsAndOptions) {
