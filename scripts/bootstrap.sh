@@ -6,7 +6,7 @@
 #     test             also the Python packages that the tests use as references (torch, transformers), and the daemons of
 #                      scripts/dev_cluster.sh (sshd, Slurm, ...), which the script neither starts nor enables
 #     fuzz             only the libraries, and clang with libFuzzer, for the preset fuzz
-#     package          as build, and the libraries of scripts/sysroot.sh for the preset bundle-cpu
+#     package          as build, the libraries of scripts/sysroot.sh for the preset bundle-cpu, and the checkers of packages
 #
 # Environment:
 #   XFFL_TORCH_DIR   an existing LibTorch or Python "torch" folder, used instead of a download
@@ -48,6 +48,8 @@ source_packages=(clang-format)
 shell_packages=(zsh fish groff mandoc)
 # For the test of the report's page; a distribution without these packages skips the test.
 browser_packages=(chromium-headless-shell poppler-utils)
+# For the packages of scripts/package.sh: lintian and a Debian in a folder check the Debian package.
+package_packages=(lintian mmdebstrap)
 fuzz_packages=(clang-19 libclang-rt-19-dev)
 testbed_services=(ssh munge slurmctld slurmd slurmdbd mariadb)
 
@@ -84,6 +86,7 @@ install_without_daemons() {
 }
 
 [ "$profile" != fuzz ] || packages+=("${fuzz_packages[@]}")
+[ "$profile" != package ] || packages+=("${package_packages[@]}")
 if command -v dpkg-query >/dev/null; then
   mapfile -t missing < <(missing_packages "${packages[@]}")
   if [ ${#missing[@]} -gt 0 ]; then

@@ -3,12 +3,14 @@
 # architecture with glibc 2.28 or newer, from any folder. docs/user/trainer_at_a_facility.md has its use.
 #
 #   scripts/package.sh trainer [--flavour cpu] [--arch x86_64] [--output FOLDER]     default: dist/
+#   scripts/package.sh coordinator [--output FOLDER]                                 see scripts/package_coordinator.sh
 #
 # Prints the files and their sizes, checks the result (scripts/check_package.py) and starts it in a small Debian 11. Two builds of the
 # same sources give the same bytes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 fail() { echo "package: $*" >&2; exit 2; }
+case "${1:-}" in coordinator) exec "scripts/package_$1.sh" "${@:2}" ;; esac
 [ "${1:-}" = trainer ] || fail "usage: scripts/package.sh trainer [--flavour cpu] [--arch x86_64] [--output FOLDER]"
 shift
 flavour=cpu arch=x86_64 output=dist
