@@ -46,6 +46,8 @@ fault_packages=(strace libfaketime)
 source_packages=(clang-format)
 # For the tests of completion scripts and manual pages.
 shell_packages=(zsh fish groff mandoc)
+# Public readers of the OCI archives that scripts/oci_archive.py writes.
+image_packages=(skopeo umoci)
 # For the test of the report's page; a distribution without these packages skips the test.
 browser_packages=(chromium-headless-shell poppler-utils)
 # For the packages of scripts/package.sh: lintian and a Debian in a folder check the Debian package.
@@ -99,7 +101,7 @@ if command -v dpkg-query >/dev/null; then
     fi
   fi
   if [ "$profile" = test ]; then
-    mapfile -t missing < <(missing_packages "${testbed_packages[@]}" "${fault_packages[@]}" "${source_packages[@]}" "${shell_packages[@]}")
+    mapfile -t missing < <(missing_packages "${testbed_packages[@]}" "${fault_packages[@]}" "${source_packages[@]}" "${shell_packages[@]}" "${image_packages[@]}")
     if [ ${#missing[@]} -gt 0 ]; then
       if [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; then
         step "${#missing[@]} packages for test facilities, fault injection, shells and lint" install_without_daemons "${missing[@]}"
