@@ -414,6 +414,18 @@ std::vector<Field> job_keys(const QueueTexts& texts) {
              .condition = texts.with_image,
              .omit_default = true,
              .operational = true}),
+      field("nccl_plugin", &F::nccl_plugin,
+            "NCCL's plug-in for the site's network, such as /opt/aws-ofi-nccl/lib/libnccl-net.so, "
+            "for the trainer's processes",
+            {.type = Type::kSitePath, .default_text = "NCCL's choice", .operational = true}),
+      field("library_path", &F::library_path,
+            "the site's libraries that the plug-in or the trainer needs, for the trainer's "
+            "processes: single libraries (*.so*), or folders that hold nothing else",
+            {.type = Type::kSitePaths, .omit_default = true, .operational = true}),
+      field("cuda_compat", &F::cuda_compat,
+            "the site's folder of CUDA's forward-compatibility libraries (libcuda.so.1), for a "
+            "driver that is older than the trainer's CUDA",
+            {.type = Type::kSitePath, .default_text = "the driver's own", .operational = true}),
       field("modules", &F::modules, "environment modules, loaded before the lines of environment",
             {.pattern = kModule,
              .shape = "a module such as cuda/12.2",

@@ -132,6 +132,7 @@ class FacilityChecker {
                  problem(section + std::string(key), message);
                }});
     check_world(manager);
+    check_libraries();
     if (manager.plain_workdir &&
         facility_.workdir.str().find_first_not_of(kPlain) != std::string::npos)
       problem("workdir", "'workdir' stands in directives of " + std::string(manager.title) +
@@ -143,6 +144,18 @@ class FacilityChecker {
     if (facility_.poll_interval.count() == 0 && !reader_.is_set(path_ + ".poll_interval") &&
         !reader_.is_set("policy.poll_interval"))
       facility_.poll_interval = manager.poll_interval;
+  }
+
+  // The loader reads lists with these separators.
+  void check_libraries() {
+    const auto check = [&](std::string_view key, const std::string& path) {
+      if (path.find_first_of(": ") != std::string::npos)
+        problem(std::string(key), in_quotes(path) +
+                                      " stands in LD_LIBRARY_PATH or LD_PRELOAD and " +
+                                      "should have no ':' and no space");
+    };
+    for (const std::string& path : facility_.library_path) check("library_path", path);
+    check("cuda_compat", facility_.cuda_compat);
   }
 
   void check_world(const submit::QueueManager& manager) {

@@ -24,6 +24,42 @@ bool is_elsewhere(const config::Facility& facility) {
   return facility.access != config::AccessKind::kLocal || !facility.image.file.empty();
 }
 
+// A library such as libcxi.so.1, not a folder.
+bool is_library(const std::string& path) {
+  const std::string name = RemotePath(path).filename();
+  return name.ends_with(".so") || name.find(".so.") != std::string::npos;
+}
+
+// Starts the trainer ("$@") with the site's libraries: $1 folders, $2 single libraries, $3 NCCL's
+// plug-in. Only the trainer's processes get the variables. A single library is preloaded, because
+// its folder may hold another libstdc++. The folders precede those of modules, which may have the
+// driver's own libcuda.so.1; the site's preloads precede the libraries.
+constexpr const char* kWithLibraries =
+    R"sh([ -z "$1" ] || export LD_LIBRARY_PATH="$1${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; )sh"
+    R"sh([ -z "$3" ] || export NCCL_NET_PLUGIN="$3"; )sh"
+    R"sh(preload=$2; shift 3; )sh"
+    R"sh([ -z "$preload" ] || export LD_PRELOAD="${LD_PRELOAD:+$LD_PRELOAD:}$preload"; exec "$@")sh";
+
+Arguments with_libraries(const config::Facility& facility, Arguments trainer) {
+  std::string folders = facility.cuda_compat, libraries;
+  for (const std::string& path : facility.library_path) {
+    std::string& paths = is_library(path) ? libraries : folders;
+    paths += (paths.empty() ? "" : ":") + path;
+  }
+  if (folders.empty() && libraries.empty() && facility.nccl_plugin.empty()) return trainer;
+  Arguments arguments{"sh", "-c", kWithLibraries, "sh", folders, libraries, facility.nccl_plugin};
+  append(arguments, std::move(trainer));
+  return arguments;
+}
+
+// Folders and libraries of the site that the loader reads.
+Arguments site_libraries(const config::Facility& facility) {
+  Arguments paths = facility.library_path;
+  for (const std::string& path : {facility.nccl_plugin, facility.cuda_compat})
+    if (!path.empty()) paths.push_back(path);
+  return paths;
+}
+
 Arguments trainer_command(const config::Facility& facility, const RemotePath& folder,
                           const Programs& programs) {
   Arguments arguments = facility.trainer_command;
@@ -32,7 +68,7 @@ Arguments trainer_command(const config::Facility& facility, const RemotePath& fo
   else if (arguments.empty())
     arguments = {is_elsewhere(facility) ? "xffl-train" : programs.trainer.string()};
   append(arguments, {"--job", (folder / plan::kJobFile).str()});
-  return arguments;
+  return with_libraries(facility, std::move(arguments));
 }
 
 // `apptainer exec ... image`, with the folders that the job reads and writes.
@@ -46,6 +82,7 @@ Arguments image_command(const config::Facility& facility, const RemotePath& fold
     folders.insert(RemotePath(shard).parent().str());
   for (const job::ValidationSet& set : facility.validation)
     folders.insert(RemotePath(set.path).parent().str());
+  for (const std::string& path : site_libraries(facility)) folders.insert(path);
   for (const std::string& path : folders) {
     if (path.find_first_of(":,") != std::string::npos)
       throw Error(ErrorKind::kConfig, "facility " + facility.name.str() + ": '" + path +

@@ -196,6 +196,34 @@ TEST_F(SlurmScript, AnImageGetsTheFoldersAndTheTrainer) {
   EXPECT_NE(text("ran.txt"), "");
 }
 
+// The loader takes each library from where xffl.yaml says. The rank's own child proves it: the
+// script's other commands see none of the variables.
+TEST_F(SlurmScript, TheTrainerAloneGetsTheSitesLibraries) {
+  const auto library = [&](const std::string& name, const std::string& value) {
+    make_dirs((dir_ / name).parent_path());
+    const ProcessResult built = run_process(
+        {.argv = {"gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", (dir_ / name).string()},
+         .stdin_text = "const char* " + value + "(void) { return \"" + value + "\"; }\n"});
+    ASSERT_EQ(built.exit_code, 0) << built.err;
+  };
+  library("compat/libxffl_cuda.so.1", "newer");
+  library("fabric/libxffl_cxi.so.1", "fabric");
+  program("trainer",
+          "echo \"$LD_LIBRARY_PATH|$LD_PRELOAD|$NCCL_NET_PLUGIN|$TAG\" >>ran.txt\n"
+          "cat /proc/self/maps >>maps.txt\n");
+  program("bin/scontrol", "echo \"$LD_LIBRARY_PATH|$LD_PRELOAD\" >>scontrol.txt\necho node7\n");
+  facility_.cuda_compat = (dir_ / "compat").string();
+  facility_.library_path = {(dir_ / "fabric/libxffl_cxi.so.1").string(), "/opt/fabric/lib"};
+  facility_.nccl_plugin = "/opt/ofi/libnccl-net.so";
+  facility_.environment = {"export LD_LIBRARY_PATH=/module/lib"};
+  EXPECT_EQ(run("41").exit_code, 0);
+  const std::string fabric = (dir_ / "fabric/libxffl_cxi.so.1").string();
+  EXPECT_EQ(text("ran.txt"), (dir_ / "compat").string() + ":/opt/fabric/lib:/module/lib|" + fabric +
+                                 "|/opt/ofi/libnccl-net.so|\n");
+  EXPECT_THAT(text("maps.txt"), HasSubstr(fabric)) << "loaded by its path alone";
+  EXPECT_EQ(text("scontrol.txt"), "/module/lib|\n");
+}
+
 TEST_F(SlurmScript, TheTimeLimitWarningReachesTheTrainer) {
   program("trainer",
           "trap 'echo warned >>ran.txt; exit 0' USR1\ntouch ready\n"

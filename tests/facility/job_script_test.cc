@@ -89,6 +89,18 @@ TEST(JobScript, InAnImageBindsTheJobsFolders) {
                                 kFolder.str() + " --cleanenv /images/xffl.sif xffl-train --job"));
 }
 
+TEST(JobScript, AnImageGetsTheSitesLibraries) {
+  const std::string script = script_of(facility_of(
+      with("workdir:",
+           "image: {file: /images/xffl.sif}\n    nccl_plugin: /opt/ofi/libnccl-net.so\n"
+           "    library_path: [/usr/lib64/libcxi.so.1]\n    cuda_compat: /opt/cuda/compat\n"
+           "    workdir:")));
+  for (const char* path : {"/opt/ofi/libnccl-net.so", "/usr/lib64/libcxi.so.1", "/opt/cuda/compat"})
+    EXPECT_THAT(script, HasSubstr(std::string(" --bind ") + path + " "));
+  EXPECT_THAT(script, HasSubstr(" sh /opt/cuda/compat /usr/lib64/libcxi.so.1 "
+                                "/opt/ofi/libnccl-net.so xffl-train --job"));
+}
+
 TEST(JobScript, ForProcessesMatchesTheGoldenFile) {
   expect_golden("process.sh", script_of(facility_of("project: demo\nmodel: /m\n"
                                                     "training: {steps_per_round: 4}\n"

@@ -123,10 +123,14 @@ struct Facility {
   bool trainer_bundle = false;  // the deployed bundle's trainer, which trainer_program then names
   std::string trainer_program;  // built-in trainer at the facility; empty: the program beside this
                                 // xffl; behind SSH or in an image, xffl-train in the PATH
-  std::vector<std::string> modules;      // environment modules loaded before `environment`
-  std::vector<std::string> environment;  // shell lines run before the trainer; single lines
-  std::vector<std::string> train_data;   // token shards at the facility
-  TextData text;                         // instead of shards
+  // The site's GPU and network libraries, for the trainer's processes only.
+  std::string nccl_plugin;                // a network plug-in of NCCL; empty: NCCL's choice
+  std::vector<std::string> library_path;  // libraries (*.so*) and folders
+  std::string cuda_compat;                // folder of a newer libcuda.so.1 than the driver's
+  std::vector<std::string> modules;       // environment modules loaded before `environment`
+  std::vector<std::string> environment;   // shell lines run before the trainer; single lines
+  std::vector<std::string> train_data;    // token shards at the facility
+  TextData text;                          // instead of shards
   // The folder of the shards that `xffl prepare` makes of `text`; its name has the hash of the
   // options. train_data and validation name its shards. Empty without `text`.
   RemotePath prepared;
