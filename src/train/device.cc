@@ -15,6 +15,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/resources.h"
 #include "xffl/kernels/cuda/gpu.h"
+#include "xffl/train/gpu_driver.h"
 
 namespace xffl::train {
 namespace {
@@ -37,6 +38,11 @@ at::Device choose_device(const std::string& wanted, int local_rank) {
       std::getenv("PYTORCH_ALLOC_CONF") == nullptr)
     ::setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 0);
   const int num_gpus = wanted == "cpu" ? 0 : kernels::gpu::device_count();
+  if (wanted != "cpu" && num_gpus == 0) {
+    const std::string problem = driver_problem(kernels::gpu::kCudaVersion, driver_version_file());
+    if (!problem.empty())
+      throw Error(ErrorKind::kUnsupported, "--device " + wanted + ": " + problem);
+  }
   if (wanted == "cuda" && num_gpus == 0) {
     throw Error(
         ErrorKind::kUnsupported,

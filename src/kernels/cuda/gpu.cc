@@ -262,6 +262,7 @@ bool square_sums(const at::Tensor& sums_C, const at::Tensor& rows_CE) {
 }
 
 const bool kBuiltIn = true;
+const int kCudaVersion = CUDART_VERSION;
 
 int device_count() { return c10::cuda::device_count(); }
 

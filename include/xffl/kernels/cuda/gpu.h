@@ -51,6 +51,7 @@ bool join_masters(const at::Tensor& weight, const at::Tensor& remainder, const a
 bool square_sums(const at::Tensor& sums_C, const at::Tensor& rows_CE);
 
 extern const bool kBuiltIn;
+extern const int kCudaVersion;  // of the runtime, such as 13000; 0 in a build without CUDA
 
 struct Info {
   std::string name;
