@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <map>
 #include <optional>
 #include <regex>
@@ -18,7 +19,6 @@ namespace {
 using std::chrono::minutes;
 
 constexpr minutes kShort{1}, kUnpacking{30};
-constexpr uint64_t kUnpackedPerArchive = 5;  // 453 MB of 130 MB, and the archive itself
 constexpr uint64_t kFiles = 200;
 
 // One line for each answer: "key value". $1: the folder.
@@ -100,6 +100,24 @@ uint64_t number(const std::string& text) {
   return std::regex_match(text, kPattern) ? std::stoull(text) : 0;
 }
 
+// The bytes of the tar file in a gzip archive. The archive's last four bytes are the low 32 bits of
+// the size (RFC 1952); the high bits follow because the tar file is at least as large as the
+// archive, and not larger by 4 GiB.
+uint64_t unpacked_bytes(const std::filesystem::path& archive, uint64_t archive_bytes) {
+  constexpr uint64_t kGzipSize = 4;
+  if (archive_bytes < kGzipSize) return 0;
+  std::ifstream file(archive, std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(archive_bytes - kGzipSize));
+  unsigned char low[kGzipSize] = {};
+  file.read(reinterpret_cast<char*>(low), kGzipSize);
+  if (!file) throw Error(ErrorKind::kIo, "cannot read the end of " + archive.string());
+  uint64_t bytes = 0;
+  for (size_t i = kGzipSize; i-- > 0;) bytes = bytes << 8 | low[i];
+  constexpr uint64_t kWrap = uint64_t{1} << 32;
+  const uint64_t wraps = archive_bytes > bytes ? (archive_bytes - bytes + kWrap - 1) / kWrap : 0;
+  return bytes + wraps * kWrap;
+}
+
 std::string megabytes(uint64_t bytes) { return std::to_string(bytes / 1'000'000) + " MB"; }
 
 // True when the bundle is unpacked and each of its files has its hash.
@@ -147,8 +165,10 @@ Bundle read_bundle(const std::filesystem::path& archive) {
                     "scripts/package.sh writes it");
   if (!std::filesystem::is_regular_file(archive))
     throw Error(ErrorKind::kNotFound, archive.string() + " is not a file");
-  return {std::filesystem::absolute(archive), match[1], match[2], match[3], match[4], match[5],
-          std::filesystem::file_size(archive)};
+  const uint64_t bytes = std::filesystem::file_size(archive);
+  return {
+      std::filesystem::absolute(archive), match[1], match[2], match[3], match[4], match[5], bytes,
+      unpacked_bytes(archive, bytes)};
 }
 
 Host ask_host(remote::Session& session, const RemotePath& folder) {
@@ -188,7 +208,7 @@ std::vector<std::string> problems(const Bundle& bundle, const Host& host,
     found.push_back(folder.str() +
                     " is on a file system that starts no programs (noexec): choose another "
                     "workdir");
-  const uint64_t needed = kUnpackedPerArchive * bundle.archive_bytes;
+  const uint64_t needed = bundle.archive_bytes + bundle.unpacked_bytes;
   if (host.free_kib > 0 && host.free_kib * 1024 < needed)
     found.push_back(megabytes(host.free_kib * 1024) + " are free in " + folder.str() + ", and " +
                     megabytes(needed) + " are needed: remove files, or choose another workdir");

@@ -192,7 +192,8 @@ TEST_F(Deploy, AFileSystemWithoutProgramsIsNamed) {
 }
 
 TEST(DeployProblems, NameEachReasonAndItsRemedy) {
-  const Bundle bundle{"/x.tar.gz", "x", "0.1.0", "x86_64", "cpu", "01234567", 100'000'000};
+  const Bundle bundle{"/x.tar.gz", "x",        "0.1.0",     "x86_64",
+                      "cpu",       "01234567", 100'000'000, 400'000'000};
   const RemotePath folder("/scratch/me/programs");
   const Host good{"x86_64", "2.28", 10'000'000, 100'000, true, ""};
   EXPECT_EQ(problems(bundle, good, folder), std::vector<std::string>{});
@@ -215,6 +216,29 @@ TEST(DeployProblems, NameEachReasonAndItsRemedy) {
   Host newer = good;
   newer.glibc = "2.41";
   EXPECT_TRUE(problems(bundle, newer, folder).empty());
+}
+
+// A bundle for GPUs is larger than the 32 bits in which gzip writes a size.
+TEST(BundleName, HasTheSizeOfTheUnpackedFiles) {
+  const test::TempDir dir;
+  const std::string stem = "xffl-trainer-0.1.0-x86_64-cu13-4742bbd5";
+  write_file_atomic(dir / stem, std::string(3'000'000, 'x'));
+  must_run({"sh", "-c", "gzip -c \"$0\" >\"$0.tar.gz\"", (dir / stem).string()});
+  const Bundle small = read_bundle(dir / (stem + ".tar.gz"));
+  EXPECT_EQ(small.unpacked_bytes, 3'000'000u);
+  EXPECT_LT(small.archive_bytes, 100'000u);
+  EXPECT_EQ(small.flavour, "cu13");
+  // The end of an archive of 2.5 GB whose files have 2^32 + 1000 bytes; a file with a hole.
+  const fs::path large = dir / (stem + ".tar.gz");
+  fs::resize_file(large, 2'500'000'000);
+  std::fstream file(large, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(2'500'000'000 - 4);
+  file.write("\xe8\x03\0\0", 4);
+  file.close();
+  EXPECT_EQ(read_bundle(large).unpacked_bytes, (uint64_t{1} << 32) + 1000);
+  const Host host{"x86_64", "2.28", 6'000'000, 100'000, true, ""};
+  EXPECT_THAT(problems(read_bundle(large), host, RemotePath("/scratch")),
+              testing::ElementsAre(HasSubstr("6794 MB are needed")));
 }
 
 TEST(BundleName, HasItsParts) {

@@ -34,9 +34,10 @@ struct Bundle {
   std::string name;  // without ".tar.gz"
   std::string version, arch, flavour;
   std::string manifest_hash;  // the first 8 digits of the SHA-256 of its MANIFEST
-  uint64_t archive_bytes = 0;
+  uint64_t archive_bytes = 0, unpacked_bytes = 0;
 };
-/// Reads the parts from the file's name. Throws kNotFound, kUsage (expected form, found).
+/// Reads the parts from the file's name, and the unpacked size from the archive's last bytes.
+/// Throws kNotFound, kUsage (expected form, found), kIo.
 Bundle read_bundle(const std::filesystem::path& archive);
 
 // What a host says of itself; empty: it did not say.
