@@ -2,11 +2,14 @@
 #
 # This machine's compiler, with the headers and libraries of Debian 11 (scripts/sysroot.sh). glibc_2_28.cc has the functions that
 # glibc 2.28 lacks; DT_RPATH, in contrast to DT_RUNPATH, also holds for the libraries' own dependencies and comes before LD_LIBRARY_PATH.
-get_filename_component(XFFL_SYSROOT ${CMAKE_CURRENT_LIST_DIR}/../.deps/sysroot/x86_64 REALPATH)
+get_filename_component(deps ${CMAKE_CURRENT_LIST_DIR}/../.deps REALPATH)
+set(XFFL_SYSROOT ${deps}/sysroot/x86_64)
 set(CMAKE_SYSROOT ${XFFL_SYSROOT})
 set(CMAKE_C_COMPILER gcc)
 set(CMAKE_CXX_COMPILER g++)
-set(CMAKE_FIND_ROOT_PATH ${XFFL_SYSROOT})
+# CUDA's tool kit for the preset bundle-cu13: scripts/bootstrap.sh package-cu13.
+set(CUDAToolkit_ROOT ${deps}/cuda/nvidia/cu13)
+set(CMAKE_FIND_ROOT_PATH ${XFFL_SYSROOT} ${CUDAToolkit_ROOT})
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
@@ -18,9 +21,12 @@ set(CMAKE_SKIP_RPATH TRUE)
 # would never call them.
 # The first -L is searched before the compiler's own folder, whose libstdc++ is newer.
 string(JOIN " " CMAKE_EXE_LINKER_FLAGS_INIT
-  -B${XFFL_SYSROOT}/usr/lib/x86_64-linux-gnu/ -L${XFFL_SYSROOT}/usr/lib/x86_64-linux-gnu -L${XFFL_SYSROOT}/lib/x86_64-linux-gnu -Wl,--no-as-needed -lpthread -Wl,--as-needed -Wl,--disable-new-dtags "-Wl,-rpath,'$ORIGIN/../lib'"
+  --sysroot=${XFFL_SYSROOT} -B${XFFL_SYSROOT}/usr/lib/x86_64-linux-gnu/ -L${XFFL_SYSROOT}/usr/lib/x86_64-linux-gnu -L${XFFL_SYSROOT}/lib/x86_64-linux-gnu -Wl,--no-as-needed -lpthread -Wl,--as-needed -Wl,--disable-new-dtags "-Wl,-rpath,'$ORIGIN/../lib'"
   -Wl,--wrap=exp -Wl,--wrap=log -Wl,--wrap=pow)
 # The same bytes wherever the source lies.
-get_filename_component(deps ${CMAKE_CURRENT_LIST_DIR}/../.deps REALPATH)
-string(JOIN " " CMAKE_CXX_FLAGS_INIT -ffile-prefix-map=${deps}=/deps -ffile-prefix-map=${CMAKE_SOURCE_DIR}=/xffl)
+set(prefix_maps -ffile-prefix-map=${deps}=/deps -ffile-prefix-map=${CMAKE_SOURCE_DIR}=/xffl)
+string(JOIN " " CMAKE_CXX_FLAGS_INIT ${prefix_maps})
+# nvcc hands the options to the same compiler; CMake gives CMAKE_SYSROOT to C and C++ only.
+list(TRANSFORM prefix_maps PREPEND -Xcompiler= OUTPUT_VARIABLE cuda_prefix_maps)
+string(JOIN " " CMAKE_CUDA_FLAGS_INIT -Xcompiler=--sysroot=${XFFL_SYSROOT} ${cuda_prefix_maps})
 set(XFFL_COMPAT ${CMAKE_CURRENT_LIST_DIR}/glibc_2_28.cc)

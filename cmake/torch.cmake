@@ -61,7 +61,7 @@ if(XFFL_CUDA)
   list(GET cuda_runtime 0 cuda_runtime)
   add_library(xffl_cuda_runtime INTERFACE)
   target_link_libraries(xffl_cuda_runtime INTERFACE ${cuda_runtime})
-  find_path(XFFL_NCCL_INCLUDE nccl.h HINTS ${site_packages}/nvidia/nccl/include ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
+  find_path(XFFL_NCCL_INCLUDE nccl.h HINTS ${site_packages}/nvidia/nccl/include ${CUDAToolkit_INCLUDE_DIRS} REQUIRED NO_CMAKE_FIND_ROOT_PATH)
   include(cuda_headers)
   xffl_cuda_library_headers(cuda_library_headers "${CUDAToolkit_INCLUDE_DIRS}" ${site_packages})
   target_include_directories(xffl_torch SYSTEM INTERFACE
@@ -69,6 +69,15 @@ if(XFFL_CUDA)
   target_compile_definitions(xffl_torch INTERFACE USE_CUDA USE_C10D_NCCL)
   target_link_libraries(xffl_torch INTERFACE
     ${XFFL_TORCH_DIR}/lib/libtorch_cuda.so ${XFFL_TORCH_DIR}/lib/libc10_cuda.so)
+  # Libraries that NVIDIA's libraries with a RUNPATH need or open: LD_LIBRARY_PATH, which a site's modules set, comes before a RUNPATH.
+  # A program that needs them itself finds them by its RPATH, and the loader takes a library only once.
+  if(XFFL_OWN_LIBRARIES)
+    file(GLOB own_libraries ${site_packages}/nvidia/cu13/lib/libnvJitLink.so.13 ${site_packages}/nvidia/cu13/lib/libnvrtc.so.13
+      ${site_packages}/nvidia/cudnn/lib/libcudnn_graph.so.9 ${site_packages}/nvidia/cudnn/lib/libcudnn_heuristic.so.9
+      ${site_packages}/nvidia/cudnn/lib/libcudnn_ops.so.9 ${site_packages}/nvidia/cudnn/lib/libcudnn_engines_*.so.9
+      ${CMAKE_SYSROOT}/lib/*/libz.so.1)
+    target_link_libraries(xffl_torch INTERFACE -Wl,--push-state,--no-as-needed ${own_libraries} -Wl,--pop-state)
+  endif()
 endif()
 
 # Parsing torch's headers costs about ten seconds per file, so all targets share one precompiled header.

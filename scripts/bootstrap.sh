@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Installs the dependencies to build and run xffl on Debian 12 and its derivatives; safe to repeat.
 #
-#   scripts/bootstrap.sh [build|test|fuzz|package]
+#   scripts/bootstrap.sh [build|test|fuzz|package|package-cu13]
 #     build (default)  compiler, libraries, LibTorch (without its GPU libraries on a machine without a GPU)
 #     test             also the Python packages that the tests use as references (torch, transformers), and the daemons of
 #                      scripts/dev_cluster.sh (sshd, Slurm, ...), which the script neither starts nor enables
 #     fuzz             only the libraries, and clang with libFuzzer, for the preset fuzz
 #     package          as build, the libraries of scripts/sysroot.sh for the preset bundle-cpu, and the checkers of packages
+#     package-cu13     as package, and LibTorch's GPU libraries and nvcc (PyPI), for the preset bundle-cu13
 #
 # Environment:
 #   XFFL_TORCH_DIR   an existing LibTorch or Python "torch" folder, used instead of a download
@@ -17,7 +18,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 profile=${1:-build}
-case "$profile" in build | test | fuzz | package) ;; *) echo "bootstrap: unknown profile '$profile': expected build, test, fuzz or package" >&2; exit 2 ;; esac
+case "$profile" in build | test | fuzz | package | package-cu13) ;; *) echo "bootstrap: unknown profile '$profile': expected build, test, fuzz, package or package-cu13" >&2; exit 2 ;; esac
 deps=${XFFL_DEPS_DIR:-$PWD/.deps}
 torch_version=2.11.0
 log=$deps/bootstrap.log
@@ -152,7 +153,7 @@ pip_install() { "$venv/bin/pip" install --disable-pip-version-check --no-input -
 
 if [ -z "${XFFL_TORCH_DIR:-}" ]; then
   make_venv
-  if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
+  if [ "$profile" = package-cu13 ] || { command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; }; then
     installed "torch==$torch_version" nvidia-nccl-cu13 sympy || step "LibTorch $torch_version with CUDA" pip_install "torch==$torch_version"
   else
     want=("torch==$torch_version" nvidia-cuda-runtime nvidia-cuda-cupti)
@@ -203,4 +204,12 @@ if [ "$profile" = test ]; then
   fi
 fi
 
-[ "$profile" != package ] || step "Libraries of Debian 11" scripts/sysroot.sh
+case "$profile" in package*) step "Libraries of Debian 11" scripts/sysroot.sh ;; esac
+# nvcc with the version of LibTorch's CUDA libraries, whatever this machine has.
+if [ "$profile" = package-cu13 ] && [ ! -e "$deps/cuda/nvidia/cu13/lib/libcudart.so" ]; then
+  rm -rf "$deps/cuda"
+  step "nvcc 13.0" pip_install --no-deps --target "$deps/cuda" nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 \
+    nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85
+  ln -sfn lib "$deps/cuda/nvidia/cu13/lib64" # nvcc's own profile names it
+  ln -sfn libcudart.so.13 "$deps/cuda/nvidia/cu13/lib/libcudart.so"
+fi

@@ -3,11 +3,13 @@
     check_package.py FOLDER [--glibc 2.28]
 
 The rules: no symbol of glibc above the given version; no symbol version of another library that the bundle's own copy of the library
-lacks; programs need libpthread, a library of its own before 2.34; each needed library is in lib/ or one that every Linux has; no
-RUNPATH, in programs the RPATH $ORIGIN/../lib, and no folder of the host in a library's RPATH; no absolute path of the machine that
-built the programs. Exit code 0: all rules hold; 1: the output names file and rule.
+lacks; programs need libpthread, a library of its own before 2.34; each needed library is in lib/, or one that every Linux or the
+driver has; programs have the RPATH $ORIGIN/../lib and no RUNPATH, and a library's RPATH or RUNPATH has no folder of the host;
+LD_LIBRARY_PATH, which comes before a RUNPATH, can replace no library; an unversioned libcudart.so is a link to the runtime; no absolute
+path of the machine that built the programs. Exit code 0: all rules hold; 1: the output names file and rule.
 """
 import argparse
+import os
 import pathlib
 import re
 import subprocess
@@ -15,6 +17,8 @@ import sys
 
 # The parts of glibc: the host's own loader brings them.
 HOST = re.compile(r"(ld-linux-(x86-64|aarch64)|libc|libm|libdl|libpthread|librt|libutil|libresolv|libnsl|libanl)\.so\.\d+$")
+# The driver's library, which only a library that waits for a GPU may need: a program with it does not start on a login node.
+DRIVER = "libcuda.so.1"
 # Libraries that belong to the site's drivers and network: a copy in the bundle would not fit them.
 NEVER = re.compile(r"(libcuda|libnvidia-.*|libibverbs|librdmacm|libmlx5|libfabric|libcxi|libpmi.*|libpmix)\.so")
 
@@ -57,23 +61,47 @@ def versions(path):
     return needed, defined
 
 
+def loaded_by_programs(parts, through_runpath=True):
+    """The programs and the libraries that they load at their start; parts: file name -> (needed, runpath, is a program)"""
+    queue = [name for name, (_, _, is_program) in parts.items() if is_program]
+    found = set(queue)
+    while queue:
+        needed, runpath, _ = parts[queue.pop()]
+        if runpath is None or through_runpath:
+            new = {library for library in needed if library in parts} - found
+            found |= new
+            queue += new
+    return found
+
+
 def problems(folder, glibc):
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink() and is_elf(path)]
     if not any(path.parent.name == "bin" for path in files):
         yield f"{folder}: no program in bin/"
     bundled = {path.name: versions(path)[1] for path in files if path.parent.name == "lib"}
+    parts = {path.name: (needed, runpath, path.parent.name == "bin")
+             for path in files for needed, _, _, runpath in [dynamic(path)]}
+    by_rpath, at_start = loaded_by_programs(parts, through_runpath=False), loaded_by_programs(parts)
+    for runtime in folder.glob("lib/libcudart.so.*"):
+        link = folder / "lib/libcudart.so"
+        if "libtorch_cuda.so" in parts and not (link.is_symlink() and os.readlink(link) == runtime.name):
+            yield f"lib/libcudart.so: is no link to {runtime.name}: network plug-ins open it by this name"
     for path in files:
         name = path.relative_to(folder)
         needed, _, rpath, runpath = dynamic(path)
         if NEVER.match(path.name):
             yield f"{name}: belongs to the site and may not be in the bundle"
         for library in needed:
-            if library not in bundled and not HOST.match(library):
+            if library == DRIVER and path.name in at_start:
+                yield f"{name}: needs {library}, so that the programs do not start without a GPU"
+            elif library not in bundled and not HOST.match(library) and library != DRIVER:
                 yield f"{name}: needs {library}, which is not in lib/"
-        if runpath is not None:
+            elif library in bundled and runpath is not None and path.parent.name == "lib" and library not in by_rpath:
+                yield f"{name}: has a RUNPATH, so that LD_LIBRARY_PATH can replace {library}: a program has to need it"
+        if runpath is not None and path.parent.name == "bin":
             yield f"{name}: has a RUNPATH ({runpath}), expected an RPATH"
-        for part in (rpath or "").split(":") if path.parent.name == "lib" else []:
-            if part and not part.startswith("$ORIGIN"):
+        for part in (rpath or runpath or "").split(":") if path.parent.name == "lib" else []:
+            if part and not re.match(r"\$(ORIGIN|\{ORIGIN\})", part):
                 yield f"{name}: its RPATH has {part}, a folder of the host that is searched before lib/"
         if path.parent.name == "bin" and rpath != "$ORIGIN/../lib":
             yield f"{name}: its RPATH is {rpath}, expected $ORIGIN/../lib"

@@ -34,11 +34,20 @@ for i in $(seq 1 400); do echo "The quick brown fox number $i jumps over $((i * 
 encode="--tokenizer /check/tokenizer --sequence-length 32 --input /check/text.txt"
 bin=/opt/elsewhere/bin
 inside $bin/xffl-train --version
+inside $bin/xffl-train info
 inside $bin/xffl-tokenize train --input /check/text.txt --vocab-size 300 --output /check/tokenizer >/dev/null
 inside $bin/xffl-tokenize encode $encode --output /check/bundle.tokens >/dev/null
 hash=$(inside $bin/xffl-train init --config /check/config.json --seed 1 --output /check/bundle-model 2>&1 | sed -n 's/.*sha256=\([0-9a-f]\{64\}\).*/\1/p')
 [ -n "$hash" ] || { echo "check_package: xffl-train init printed no sha256 of the model"; exit 1; }
 inside $bin/xffl-train evaluate --model /check/bundle-model --tokens /check/bundle.tokens --json >"$work/bundle.json"
+
+# A bundle for GPUs: a node's old driver is named, and the job does not train with the node's CPUs instead.
+if [ -e "$bundle/lib/libtorch_cuda.so" ]; then
+  printf 'NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.274.02  Mon Sep 15 20:34:12 UTC 2025\n' >"$work/root/check/driver"
+  refused=$(inside XFFL_DRIVER_VERSION_FILE=/check/driver $bin/xffl-train evaluate --model /check/bundle-model --tokens /check/bundle.tokens 2>&1) &&
+    { echo "check_package: xffl-train started with the driver 535"; exit 1; }
+  case $refused in *535.274.02*cuda_compat*) echo "$refused" ;; *) echo "check_package: no word about the driver 535: $refused"; exit 1 ;; esac
+fi
 
 job() { # job NAME WORK: two steps of training in the folder NAME, with the model and tokens under WORK
   mkdir "$work/root/check/$1"

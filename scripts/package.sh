@@ -2,8 +2,10 @@
 # Makes a bundle of the facility's programs, xffl-train and xffl-tokenize with their libraries, that starts on any Linux of this
 # architecture with glibc 2.28 or newer, from any folder. docs/user/trainer_at_a_facility.md has its use.
 #
-#   scripts/package.sh trainer [--flavour cpu] [--arch x86_64] [--output FOLDER]     default: dist/
-#   scripts/package.sh coordinator [--output FOLDER]                                 see scripts/package_coordinator.sh
+#   scripts/package.sh trainer [--flavour cpu|cu13] [--arch x86_64] [--output FOLDER]     default: dist/
+#   scripts/package.sh coordinator [--output FOLDER]                                      see scripts/package_coordinator.sh
+#
+# cpu: no GPU. cu13: NVIDIA's GPUs from A100 on, with a driver for CUDA 13; needs 12 GB in .deps and in the output folder.
 #
 # Prints the files and their sizes, checks the result (scripts/check_package.py) and starts it in a small Debian 11. Two builds of the
 # same sources give the same bytes.
@@ -11,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 fail() { echo "package: $*" >&2; exit 2; }
 case "${1:-}" in coordinator) exec "scripts/package_$1.sh" "${@:2}" ;; esac
-[ "${1:-}" = trainer ] || fail "usage: scripts/package.sh trainer [--flavour cpu] [--arch x86_64] [--output FOLDER]"
+[ "${1:-}" = trainer ] || fail "usage: scripts/package.sh trainer [--flavour cpu|cu13] [--arch x86_64] [--output FOLDER]"
 shift
 flavour=cpu arch=x86_64 output=dist
 while [ $# -gt 0 ]; do
@@ -24,14 +26,30 @@ while [ $# -gt 0 ]; do
   esac
   shift 2
 done
-[ "$flavour" = cpu ] || fail "the flavour '$flavour' is not supported yet: expected cpu"
+# packages: the wheels whose libraries are in the bundle.
+packages=(nvidia_cuda_runtime nvidia_cuda_cupti)
+profile=package
+opened=() # libraries that others open by name
+case "$flavour" in
+  cpu) ;;
+  cu13)
+    profile=package-cu13
+    packages+=(nvidia_cublas nvidia_cuda_nvrtc nvidia_cudnn_cu13 nvidia_cufft nvidia_cufile nvidia_curand nvidia_cusparse nvidia_cusparselt_cu13
+      nvidia_nccl_cu13 nvidia_nvjitlink nvidia_nvshmem_cu13)
+    # LibTorch opens libcaffe2_nvrtc.so to compile kernels, and NVRTC opens its builtins. The program itself needs the libraries that
+    # cuDNN opens (cmake/torch.cmake). Nothing here calls cuDNN's convolutions and recurrent networks (cnn, adv), torch's linear algebra
+    # (libtorch_cuda_linalg.so, cuSOLVER) or NVSHMEM's transports.
+    opened=(libcaffe2_nvrtc.so libnvrtc-builtins.so.13.0)
+    ;;
+  *) fail "the flavour '$flavour' is not known: expected cpu or cu13" ;;
+esac
 [ "$arch" = x86_64 ] || fail "the architecture '$arch' is not supported yet: expected x86_64"
 [ "$(uname -m)" = "$arch" ] || fail "this machine is $(uname -m): the bundle for $arch is built on $arch"
 
 # ccache leaves -ffile-prefix-map out of its hash: an object of another build could have paths of this machine.
 export CCACHE_NAMESPACE=xffl-bundle
 
-scripts/bootstrap.sh package
+scripts/bootstrap.sh "$profile"
 scripts/build.sh "bundle-$flavour"
 deps=$(realpath "${XFFL_DEPS_DIR:-.deps}")
 root=$deps/sysroot/$arch
@@ -45,31 +63,48 @@ cp "build/bundle-$flavour/bin/"{xffl-train,xffl-tokenize} "$stage/bin/"
 
 # The libraries that the programs need, and those that they need in turn; glibc's are the host's.
 folders=("$site/torch/lib" "$site"/nvidia/*/lib "$root/usr/lib/$arch-linux-gnu" "$root/lib/$arch-linux-gnu")
-host='^(ld-linux.*|lib(c|m|dl|pthread|rt|util|resolv)\.so\..*)$'
+# libcuda.so.1 comes with the site's driver.
+host='^(ld-linux.*|lib(c|m|dl|pthread|rt|util|resolv|cuda)\.so\..*)$'
+find_library() { # find_library NAME: its path in the first folder that has it
+  local folder
+  for folder in "${folders[@]}"; do
+    if [ -e "$folder/$1" ]; then echo "$folder/$1" && return; fi
+  done
+  fail "$1, which the programs need, is in none of: ${folders[*]}"
+}
 queue=("$stage"/bin/*)
+for library in "${opened[@]}"; do
+  found=$(find_library "$library")
+  cp -L "$found" "$stage/lib/"
+  queue+=("$stage/lib/$library")
+done
 while [ ${#queue[@]} -gt 0 ]; do
   file=${queue[0]}
   queue=("${queue[@]:1}")
   while read -r needed; do
     if [[ $needed =~ $host ]] || [ -e "$stage/lib/$needed" ]; then continue; fi
-    found=
-    for folder in "${folders[@]}"; do
-      if [ -e "$folder/$needed" ]; then found=$folder/$needed && break; fi
-    done
-    [ -n "$found" ] || fail "$(basename "$file") needs $needed, which is in none of: ${folders[*]}"
+    found=$(find_library "$needed")
     cp -L "$found" "$stage/lib/$needed"
     queue+=("$stage/lib/$needed")
   done < <(readelf -d "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
 done
 
+# Network plug-ins open the CUDA runtime by this name. A link, because a copy would be a second runtime.
+if [ "$flavour" != cpu ]; then ln -s libcudart.so.13 "$stage/lib/libcudart.so"; fi
+
 # The licences of what is shipped.
 cp LICENSE "$stage/licenses/xffl"
-for package in torch nvidia_cuda_runtime nvidia_cuda_cupti; do
-  for info in "$site/$package"-*.dist-info; do
-    find "$info" -iname 'licen[sc]e*' -type f -print0 -o -iname 'notice*' -type f -print0 | sort -z | xargs -0 cat >"$stage/licenses/$package"
-  done
+for package in torch "${packages[@]}"; do
+  places=("$site/$package"-*.dist-info)
+  beside=${package#nvidia_}
+  beside=$site/nvidia/${beside%_cu13} # cuSPARSELt's licence
+  if [ -d "$beside" ]; then places+=("$beside"); fi
+  find "${places[@]}" -iname 'licen[sc]e*' -type f -print0 -o -iname 'notice*' -type f -print0 | sort -z | xargs -0 cat >"$stage/licenses/$package"
+  [ -s "$stage/licenses/$package" ] || fail "no licence of $package in $site"
 done
-for package in libstdc++6 libgcc-s1 libgomp1 libssl-dev libpcre2-dev libzstd-dev libxxhash-dev sentencepiece; do
+zlib=()
+if [ -e "$stage/lib/libz.so.1" ]; then zlib=(zlib1g); fi
+for package in "${zlib[@]}" libstdc++6 libgcc-s1 libgomp1 libssl-dev libpcre2-dev libzstd-dev libxxhash-dev sentencepiece; do
   for name in "$package" gcc-10-base; do # GCC's libraries share one file
     if [ -e "$root/usr/share/doc/$name/copyright" ]; then cp -L "$root/usr/share/doc/$name/copyright" "$stage/licenses/$package" && break; fi
   done
@@ -78,24 +113,36 @@ done
 for package in libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libgloo-dev; do
   cp -L "/usr/share/doc/$package/copyright" "$stage/licenses/$package"
 done
-cat >"$stage/NOTICE" <<N
+parts="NVIDIA's CUDA runtime and CUPTI, which LibTorch's CPU library needs to start"
+if [ "$flavour" != cpu ]; then parts="NVIDIA's libraries for CUDA (nvidia_*), unmodified"; fi
+{
+  fmt -w 130 <<N
 xffl $version, the programs of a facility (flavour $flavour, $arch).
 
-licenses/ has the licence of each part: xffl; LibTorch (torch); NVIDIA's CUDA runtime and CUPTI, which LibTorch's CPU library needs to
-start; GCC's runtime libraries (GPL with the GCC Runtime Library Exception); linked into the programs: OpenSSL, PCRE2, zstd, xxHash,
-SentencePiece, CLI11, nlohmann-json, spdlog, fmt and Gloo's headers.
+licenses/ has the licence of each part: xffl; LibTorch (torch); $parts; GCC's runtime libraries (GPL with the GCC Runtime Library
+Exception)${zlib:+; zlib}; linked into the programs: OpenSSL, PCRE2, zstd, xxHash, SentencePiece, CLI11, nlohmann-json, spdlog, fmt and Gloo's headers.
 N
+  if [ "$flavour" != cpu ]; then
+    fmt -w 130 <<N
+
+Do not publish this bundle or hand it on. The licence of CUDA (Attachment A of nvidia_cublas) lists the files that an application may
+distribute. It does not list libcufile.so.0, libnvJitLink.so.13 and libnvshmem_host.so.3, which LibTorch and cuSPARSE cannot start without.
+scripts/package.sh has fetched them from PyPI for the person who started it, and for this person's use at a facility. Another person
+starts scripts/package.sh too.
+N
+  fi
+} >"$stage/NOTICE"
 # The same modes in the archive whatever the umask here.
 find "$stage" -type d -exec chmod 755 {} +
 find "$stage" -type f -exec chmod 644 {} +
 chmod 755 "$stage"/bin/*
-(cd "$stage" && find bin lib licenses NOTICE -type f | LC_ALL=C sort | xargs sha256sum >MANIFEST && chmod 644 MANIFEST)
+(cd "$stage" && find bin lib licenses NOTICE ! -type d | LC_ALL=C sort | xargs sha256sum >MANIFEST && chmod 644 MANIFEST)
 name=xffl-trainer-$version-$arch-$flavour-$(sha256sum "$stage/MANIFEST" | cut -c1-8)
 rm -rf "${output:?}/$name"
 mv "$stage" "$output/$name"
 python3 scripts/check_package.py "$output/$name"
 scripts/check_package.sh "$output/$name" || [ $? = 77 ] # 77: no namespaces here, as it has said
 (cd "$output" && tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --format=gnu -cf - "$name" | gzip -n -6 >"$name.tar.gz")
-(cd "$output/$name" && du -ch --apparent-size bin/* lib/* | sort -rh | head -n 8)
+(cd "$output/$name" && du -ch --apparent-size bin/* lib/* | sort -rh | head -n 30)
 echo "$(find "$output/$name" -type f | wc -l) files"
 ls -l "$output/$name.tar.gz" | awk '{printf "%s: %.1f MB\n", $9, $5 / 1e6}'

@@ -38,7 +38,7 @@ fetch() { # fetch FOLDER PACKAGE...
 }
 APT_CONFIG=$work/apt.conf apt-get update -q
 fetch debs libc6 libc6-dev linux-libc-dev libcrypt1 libcrypt-dev libstdc++6 libgcc-s1 libgomp1 gcc-10-base \
-  libssl-dev libpcre2-dev libzstd-dev libxxhash-dev
+  libssl-dev libpcre2-dev libzstd-dev libxxhash-dev zlib1g
 # The programs of a small Debian 11, in which scripts/check_package.sh starts the bundle.
 fetch debs-base libc6 libc-bin dash coreutils tar gzip libselinux1 libpcre2-8-0 libacl1 libattr1 libgmp10 zlib1g
 for deb in "$work"/debs/*.deb; do dpkg-deb -x "$deb" "$root"; done

@@ -57,6 +57,35 @@ def main():
         make_bundle(top / "site", library="libfabric.so.1")
         expect("belongs to the site", top / "site", "--glibc", "9.9")
 
+        # A library with a RUNPATH needs another one: a site's LD_LIBRARY_PATH replaces it, unless the program needs it, too.
+        for name, also in (("hijack", []), ("pinned", ["-Wl,--no-as-needed", "-l:libinner.so"])):
+            compile_c("int inner(void) { return 7; }\n", top / name / "lib/libinner.so", "-shared", "-fPIC", "-Wl,-soname,libinner.so")
+            compile_c("int inner(void);\nint part(void) { return inner(); }\n", top / name / "lib/libpart.so", "-shared", "-fPIC",
+                      "-Wl,-soname,libpart.so", "-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN", f"-L{top / name}/lib", "-l:libinner.so")
+            compile_c(PROGRAM, top / name / "bin/tool", f"-L{top / name}/lib", "-l:libpart.so", *also, "-Wl,-rpath-link", f"{top / name}/lib", *RPATH)
+        expect("lib/libpart.so: has a RUNPATH, so that LD_LIBRARY_PATH can replace libinner.so", top / "hijack", "--glibc", "9.9")
+        code, out = check(top / "pinned", "--glibc", "9.9")
+        assert code == 0, out
+
+        # The driver's library: a library that waits for a GPU may need it, the program may not.
+        make_bundle(top / "driver")
+        compile_c(LIBRARY, top / "libcuda.so.1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1")
+        gpu = ["-shared", "-fPIC", "-Wl,--no-as-needed", f"-L{top}", "-l:libcuda.so.1"]
+        compile_c(LIBRARY, top / "driver/lib/libgpu.so", "-Wl,-soname,libgpu.so", *gpu)
+        code, out = check(top / "driver", "--glibc", "9.9")
+        assert code == 0, out
+        compile_c(LIBRARY, top / "driver/lib/libpart.so", "-Wl,-soname,libpart.so", *gpu)
+        expect("lib/libpart.so: needs libcuda.so.1, so that the programs do not start without a GPU", top / "driver", "--glibc", "9.9")
+
+        # Network plug-ins open libcudart.so.
+        make_bundle(top / "plugin")
+        for soname in ("libtorch_cuda.so", "libcudart.so.13"):
+            compile_c(LIBRARY, top / "plugin/lib" / soname, "-shared", "-fPIC", f"-Wl,-soname,{soname}")
+        expect("lib/libcudart.so: is no link to libcudart.so.13", top / "plugin", "--glibc", "9.9")
+        (top / "plugin/lib/libcudart.so").symlink_to("libcudart.so.13")
+        code, out = check(top / "plugin", "--glibc", "9.9")
+        assert code == 0, out
+
         # The bundle's copy of a library is older than the one that the program was linked with.
         script = top / "map"
         script.write_text("PART_1 { global: part; };\n")
