@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Installs the dependencies to build and run xffl on Debian 12 and its derivatives; safe to repeat.
 #
-#   scripts/bootstrap.sh [build|test|fuzz|package|package-cu13]
+#   scripts/bootstrap.sh [build|test|fuzz|package|package-cu13|aarch64]
 #     build (default)  compiler, libraries, LibTorch (without its GPU libraries on a machine without a GPU)
 #     test             also the Python packages that the tests use as references (torch, transformers), and the daemons of
 #                      scripts/dev_cluster.sh (sshd, Slurm, ...), which the script neither starts nor enables
 #     fuzz             only the libraries, and clang with libFuzzer, for the preset fuzz
 #     package          as build, the libraries of scripts/sysroot.sh for the preset bundle-cpu, and the checkers of packages
 #     package-cu13     as package, and LibTorch's GPU libraries and nvcc (PyPI), for the preset bundle-cu13
+#     aarch64          as build, a cross compiler, QEMU and the libraries of scripts/aarch64_root.sh for the preset aarch64
 #
 # Environment:
 #   XFFL_TORCH_DIR   an existing LibTorch or Python "torch" folder, used instead of a download
@@ -18,7 +19,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 profile=${1:-build}
-case "$profile" in build | test | fuzz | package | package-cu13) ;; *) echo "bootstrap: unknown profile '$profile': expected build, test, fuzz, package or package-cu13" >&2; exit 2 ;; esac
+case "$profile" in build | test | fuzz | package | package-cu13 | aarch64) ;; *) echo "bootstrap: unknown profile '$profile': expected build, test, fuzz, package, package-cu13 or aarch64" >&2; exit 2 ;; esac
 deps=${XFFL_DEPS_DIR:-$PWD/.deps}
 torch_version=2.11.0
 log=$deps/bootstrap.log
@@ -53,6 +54,7 @@ image_packages=(skopeo umoci)
 browser_packages=(chromium-headless-shell poppler-utils)
 # For the packages of scripts/package.sh: lintian and a Debian in a folder check the Debian package.
 package_packages=(lintian mmdebstrap)
+aarch64_packages=(g++-aarch64-linux-gnu qemu-user-static)
 fuzz_packages=(clang-19 libclang-rt-19-dev)
 testbed_services=(ssh munge slurmctld slurmd slurmdbd mariadb)
 
@@ -90,6 +92,7 @@ install_without_daemons() {
 
 [ "$profile" != fuzz ] || packages+=("${fuzz_packages[@]}")
 [ "$profile" != package ] || packages+=("${package_packages[@]}")
+[ "$profile" != aarch64 ] || packages+=("${aarch64_packages[@]}")
 if command -v dpkg-query >/dev/null; then
   mapfile -t missing < <(missing_packages "${packages[@]}")
   if [ ${#missing[@]} -gt 0 ]; then
@@ -204,6 +207,7 @@ if [ "$profile" = test ]; then
   fi
 fi
 
+[ "$profile" != aarch64 ] || step "Libraries for aarch64" scripts/aarch64_root.sh
 case "$profile" in package*) step "Libraries of Debian 11" scripts/sysroot.sh ;; esac
 # nvcc with the version of LibTorch's CUDA libraries, whatever this machine has.
 if [ "$profile" = package-cu13 ] && [ ! -e "$deps/cuda/nvidia/cu13/lib/libcudart.so" ]; then

@@ -5,7 +5,7 @@
 #
 # Parts: the preset dev with all tests; the CUDA preset if nvcc is installed (compile, link, start); the modules that read hostile
 # input under AddressSanitizer and UndefinedBehaviorSanitizer; the concurrent modules under ThreadSanitizer; the fuzz targets, 5
-# seconds each, if clang is installed or can be installed. The tests of whole
+# seconds each, if clang is installed or can be installed; averages by an emulated aarch64 program. The tests of whole
 # federations and real facilities (labels e2e and testbed) mostly sleep, so they run in parallel with all parts after the first
 # build, at a higher priority. Each part prints its seconds. The script ends with a report: failed tests with the end of their
 # output, and skipped tests with reasons.
@@ -47,6 +47,15 @@ fuzz() {
   stage "build of fuzz" scripts/build.sh fuzz &&
     stage "fuzz targets" ctest --preset fuzz -L fuzz -j"$jobs" --progress --output-junit "$PWD/build/fuzz/tests.xml"
 }
+aarch64() {
+  local code=0 start=$SECONDS
+  scripts/check_aarch64.sh || code=$?
+  echo "test: aarch64: $((SECONDS - start)) s"
+  [ $code = 0 ] || [ $code = 77 ] || { # 77: skipped, as it has said
+    failed+=("aarch64 (exit code $code)")
+    return $code
+  }
+}
 stage "dependencies" scripts/bootstrap.sh test
 stage "build" scripts/build.sh dev
 
@@ -67,6 +76,7 @@ build_for_cuda || {
 modules_under asan base checkpoint job pack tokens transfer || code=$?
 modules_under tsan aggregate history observe || code=$?
 fuzz || code=$?
+aarch64 || code=$?
 stage "tests" ctest --preset dev -j"$jobs" --output-on-failure --output-junit "$report" -LE 'testbed|e2e' "$@" || code=$?
 wait "$federations" || {
   code=$?
