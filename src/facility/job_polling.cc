@@ -22,13 +22,8 @@ bool was_duplicate(const history::Attempt& attempt) {
          attempt.duplicates.end();
 }
 
-// Slurm keeps a job that it could not launch in the queue.
-bool is_queued(const JobStatus& end) {
-  return end.state == JobState::kEnded && end.native == "PENDING";
-}
-
 AttemptFailure failure_without_report(const JobStatus& end, const history::Attempt& attempt) {
-  const std::string words = is_queued(end) ? end.reason : end.native;
+  const std::string words = end.stays_queued ? end.reason : end.native;
   const std::string state = words.empty() ? "" : " (" + words + ")";
   const std::string ended = "job " + attempt.job_id + " ended without a report" + state;
   if (end.state == JobState::kCancelled && was_duplicate(attempt))  // most likely by xffl
@@ -131,7 +126,7 @@ void StepInProgress::on(Polling& polling, const Polled& polled) {
     ended.grace_over = !polled.model_error.empty();
     if (!ended.grace_over) wait_ = policy_.settle_time;
     // An administrator may mend the node and release the job meanwhile.
-    if (is_queued(ended.status)) wait_ = std::max(wait_, backoff(policy_.seed, attempt().number));
+    if (ended.status.stays_queued) wait_ = std::max(wait_, backoff(policy_.seed, attempt().number));
     return enter(std::move(ended));
   }
   wait_ = pause_of(watch);
@@ -184,7 +179,7 @@ void StepInProgress::on(Ended& ended, const Found& found) {
   for (const JobId& job : found.jobs)
     if (!memory_.watched.contains(job)) return adopt(job, true, {});
   const AttemptFailure failure = failure_of(ended, attempt());
-  if (is_queued(ended.status)) record(history::CancelIntended{});
+  if (ended.status.stays_queued) record(history::CancelIntended{});
   close(failure);
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <span>
 #include <sstream>
 
@@ -13,12 +12,11 @@
 namespace xffl::submit {
 namespace {
 
-// The formats of squeue and sacct, and the line that ends a complete answer.
+// The formats of squeue and sacct.
 constexpr std::string_view kQueueFormat = "%A|%j|%T|%S|%L|%Z|%N|%r";
 constexpr std::string_view kAccountingFields = "JobIDRaw,JobName,State,NodeList,WorkDir";
 constexpr std::string_view kStartFields =
     "JobIDRaw,JobName,State,Start,End,NNodes,ConsumedEnergyRaw,AllocTRES";
-constexpr std::string_view kEndMark = "xffl-end";
 
 // Slurm commands run in the C locale and without the environment variables that change their effect
 // or output. A login shell may set these variables.
@@ -46,18 +44,9 @@ constexpr auto kQueueVariables = std::to_array<std::string_view>({
 
 std::vector<std::string> environment(std::span<const std::string_view> without,
                                      const char* times = "%s") {
-  std::vector<std::string> argv{"env"};
-  for (const std::string_view variable : without) {
-    argv.emplace_back("-u");
-    argv.emplace_back(variable);
-  }
-  argv.emplace_back("LC_ALL=C");
+  std::vector<std::string> argv = clean_environment(without);
   argv.emplace_back("SLURM_TIME_FORMAT=" + std::string(times));
   return argv;
-}
-
-void append(std::vector<std::string>& argv, std::vector<std::string> more) {
-  for (std::string& argument : more) argv.push_back(std::move(argument));
 }
 
 void append_cluster(std::vector<std::string>& argv, const std::string& cluster) {
@@ -68,38 +57,6 @@ std::string joined(const std::vector<std::string>& names) {
   std::string list;
   for (const std::string& name : names) list += (list.empty() ? "" : ",") + name;
   return list;
-}
-
-constexpr size_t kMaxIdDigits = 18;
-constexpr size_t kMaxTextBytes = 2000;
-constexpr size_t kMaxLines = 10'000;  // of one answer, which names the jobs of one facility
-
-std::optional<int64_t> read_integer(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = problem == std::errc() && end == text.data() + text.size() && value >= 0;
-  return whole ? std::optional(value) : std::nullopt;
-}
-
-std::string_view without_blanks(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
-}
-
-/// The lines before kEndMark, without newlines; empty when the text does not end with kEndMark or
-/// has more than kMaxLines lines.
-std::optional<std::vector<std::string_view>> lines_of(std::string_view text) {
-  std::vector<std::string_view> lines;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = text.find('\n', begin);
-    if (end == std::string_view::npos || lines.size() > kMaxLines) return std::nullopt;
-    lines.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  if (lines.empty() || lines.back() != kEndMark) return std::nullopt;
-  lines.pop_back();
-  return lines;
 }
 
 /// Splits `line` into `count` fields; the last field keeps any further bars.
@@ -138,25 +95,6 @@ constexpr auto kUnknownOutcome = std::to_array<std::string_view>({
     "broken pipe",
     "communication connection failure",
     "unspecified error",
-    // Errors of the login node itself: exhausted limits, or a failing file system.
-    "too many open files",
-    "too many users",
-    "stale file handle",
-    "stale nfs file handle",
-    "input/output error",
-    "device or resource busy",
-    "no buffer space available",
-    "cannot fork",
-    "fork:",  // a shell's, "bash: fork: retry: Resource temporarily unavailable"
-    "error while loading shared libraries",
-});
-
-// Limits on submitted jobs, which pass without a user's action.
-constexpr auto kSubmitLimits = std::to_array<std::string_view>({
-    "maxsubmit",
-    "grpsubmit",
-    "submit jobs limit",
-    "submitjobslimit",
 });
 
 // Errors in the request itself.
@@ -223,6 +161,11 @@ constexpr auto kPermanent = std::to_array<std::string_view>({
 // The request did not reach the controller, or the controller rejected the request for a temporary
 // reason.
 constexpr auto kTemporary = std::to_array<std::string_view>({
+    // Limits on submitted jobs, which pass without a user's action.
+    "maxsubmit",
+    "grpsubmit",
+    "submit jobs limit",
+    "submitjobslimit",
     "unable to contact slurm controller",
     "slurm controller in standby mode",
     "slurm backup controller in standby",
@@ -248,12 +191,6 @@ constexpr auto kTemporary = std::to_array<std::string_view>({
     "error writing script",
     "error creating file",
 });
-
-bool contains_any(std::string_view text, std::span<const std::string_view> parts) {
-  return std::any_of(parts.begin(), parts.end(), [&](std::string_view part) {
-    return text.find(part) != std::string_view::npos;
-  });
-}
 
 struct StateName {
   std::string_view name;
@@ -347,16 +284,6 @@ constexpr const char* kEnter = R"sh(cd -- "$1" 2>/dev/null || { echo none; exit 
 : stay.*
 )sh";
 
-// When the connection ends early, the command sees the end of its input, and would submit the part
-// of the script that has arrived. $1 is the size of the script. Slurm creates the job's output file
-// with sbatch's umask.
-constexpr const char* kSubmit = R"sh(umask 077
-script=$(cat && echo .)
-[ "${#script}" -eq $(($1 + 1)) ] || { echo "the script did not arrive whole" >&2; exit 1; }
-shift
-printf %s "${script%.}" | "$@"
-)sh";
-
 // $2 is the job id in the journal, $3 the next attempt's folder, $4 "wait" or "", $5 the size of
 // the script.
 constexpr const char* kTake = R"sh(if [ ! -e stay.taken ]; then
@@ -386,9 +313,10 @@ std::vector<std::string> submit_command(const std::vector<std::string>& options,
                                         std::string_view script, bool test_only) {
   // The user reads the answer of --test-only, so the predicted start is in the site's local time.
   std::vector<std::string> argv = environment(kSubmitVariables, test_only ? "standard" : "%s");
-  append(argv, {"sh", "-c", kSubmit, "sh", std::to_string(script.size()), "sbatch", "--parsable"});
-  if (test_only) argv.emplace_back("--test-only");
-  append(argv, options);
+  std::vector<std::string> submit{"sbatch", "--parsable"};
+  if (test_only) submit.emplace_back("--test-only");
+  append(submit, options);
+  append_submission(argv, script, std::move(submit));
   return argv;
 }
 
@@ -433,23 +361,14 @@ std::vector<std::string> cancel_command(const std::string& id, const std::string
   return argv;
 }
 
-bool is_no_command(int exit_code) { return exit_code == 126 || exit_code == 127; }
-
-bool is_slurm_id(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos &&
-         text.size() <= kMaxIdDigits && text.front() != '0';
-}
+bool is_slurm_id(std::string_view text) { return is_decimal_id(text); }
 
 Submission read_submission(const remote::CommandResult& answer) {
   if (answer.exit_code == 0) {
     Submission submission = read_accepted(answer.out);
     if (submission.kind == Submission::Kind::kAccepted) return submission;
   }
-  std::string text = answer.err;
-  if (!without_blanks(answer.out).empty()) text += "\n" + answer.out;
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  text = log::printable(without_blanks(text), kMaxTextBytes);
-  if (text.empty()) text = "no answer, exit status " + std::to_string(answer.exit_code);
+  const std::string text = submission_message(answer);
   // A command that reports success has rejected nothing.
   const bool failed = answer.exit_code != 0;
   return {
@@ -490,14 +409,6 @@ std::optional<std::chrono::seconds> read_longest_walltime(std::string_view text,
     longest = std::max(longest.value_or(std::chrono::seconds(0)), *time);
   }
   return longest;
-}
-
-std::optional<int64_t> read_queue_clock(std::string_view text) {
-  constexpr int64_t kMaxTime = 100'000'000'000;  // the year 5138
-  const size_t end = text.find('\n');
-  const auto time =
-      end == std::string_view::npos ? std::nullopt : read_integer(text.substr(0, end));
-  return time && *time <= kMaxTime ? time : std::nullopt;
 }
 
 std::optional<std::vector<QueueRow>> read_queue(std::string_view text) {
@@ -590,15 +501,7 @@ std::optional<std::vector<NamedStart>> read_starts(std::string_view text) {
 }
 
 Submission::Kind classify_rejection(std::string_view text, int exit_code) {
-  const std::string lower = ascii_lower_case(text);
-  // No sbatch: on a login node a file system may be absent, or a limit may be reached, for a while.
-  if (is_no_command(exit_code)) return Submission::Kind::kUnknown;
-  if (contains_any(lower, kUnknownOutcome)) return Submission::Kind::kUnknown;
-  if (contains_any(lower, kSubmitLimits)) return Submission::Kind::kDeferred;
-  // A temporary reason comes first: sbatch may print several messages, and a retry is harmless.
-  if (contains_any(lower, kTemporary)) return Submission::Kind::kDeferred;
-  if (contains_any(lower, kPermanent)) return Submission::Kind::kRejected;
-  return Submission::Kind::kUnknown;
+  return classify_rejection(text, exit_code, {kUnknownOutcome, kTemporary, kPermanent});
 }
 
 JobStatus read_state(std::string_view text, std::string_view reason) {
@@ -615,6 +518,7 @@ JobStatus read_state(std::string_view text, std::string_view reason) {
   if (status.state == JobState::kPending && is_launch_failure(reason)) {
     status.state = JobState::kEnded;
     status.cause = EndCause::kInfrastructure;
+    status.stays_queued = true;
   }
   if (status.state == JobState::kPending && is_held(reason)) status.state = JobState::kHeld;
   return status;

@@ -24,8 +24,8 @@
 #include <string_view>
 #include <vector>
 
+#include "queue_answers.h"
 #include "xffl/remote/session.h"
-#include "xffl/submit/accounting.h"
 #include "xffl/submit/scheduler.h"
 
 namespace xffl::submit {
@@ -48,46 +48,19 @@ std::vector<std::string> starts_command(const std::vector<std::string>& ids,
 std::vector<std::string> cancel_command(const std::string& id, const std::string& name,
                                         const std::string& cluster);
 
-struct Submission {
-  enum class Kind {
-    kAccepted,
-    kRejected,  // the request is wrong; no job exists
-    kDeferred,  // a temporary reason; no job exists
-    kUnknown,   // a job may exist
-  };
-  Kind kind = Kind::kUnknown;
-  std::string id;    // kAccepted only: digits
-  std::string text;  // Slurm's message, printable, on one line
-};
 Submission read_submission(const remote::CommandResult& answer);
-
-/// True for the exit status of a shell that cannot start a command.
-bool is_no_command(int exit_code);
 
 /// Classifies a failed sbatch by Slurm's error message `text` (src/common/slurm_errno.c, versions
 /// 20 to 24); an unknown message gives kUnknown.
 Submission::Kind classify_rejection(std::string_view text, int exit_code);
 
-struct QueueRow {
-  std::string id, name, folder;
-  JobStatus status;
-  // False for a rejected submission, which Slurm shows for a while as a failed job without nodes.
-  bool had_nodes = false;
-};
-
 /// Parses "<seconds since 1970>\n", rows, and the end mark. Skips malformed rows. Empty when the
 /// clock or the end mark is missing, or the answer has more than 10,000 lines.
 std::optional<std::vector<QueueRow>> read_queue(std::string_view text);
-/// The first line of read_queue()'s text: the facility's clock in seconds since 1970.
-std::optional<int64_t> read_queue_clock(std::string_view text);
 /// Parses rows and the end mark. A job that has not ended is kUnknown: the scheduler asks only
 /// squeue about running jobs.
 std::optional<std::vector<QueueRow>> read_accounting(std::string_view text);
 
-struct NamedStart {
-  std::string name;  // the job's
-  AccountedStart start;
-};
 /// Parses rows and the end mark; leaves out jobs that did not start, and energies that no node can
 /// have used.
 std::optional<std::vector<NamedStart>> read_starts(std::string_view text);

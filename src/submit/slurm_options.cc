@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "queue_answers.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/submit/slurm.h"
@@ -18,11 +19,7 @@ constexpr int64_t kMebibyte = 1 << 20;
 class Options {
  public:
   void add(const std::string& option, std::string_view value) {
-    constexpr std::string_view kCharacters =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.,:/@%+&|*()[]=-";
-    if (value.empty() || value.front() == '-' ||
-        value.find_first_not_of(kCharacters) != std::string_view::npos)
-      reject(option, value, "cannot be one word of an #SBATCH directive");
+    check_directive_word("slurm." + option, value);
     all.push_back("--" + option + "=" + std::string(value));
   }
   void add(const std::string& option, int64_t value) { add(option, std::to_string(value)); }

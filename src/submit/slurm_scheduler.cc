@@ -20,38 +20,6 @@ constexpr std::chrono::minutes kAccountingPause{5};
 constexpr std::chrono::seconds kOfferTimeout{30};
 constexpr std::chrono::milliseconds kMaxOfferPollInterval{1000};
 
-std::string one_line(std::string text) {
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  while (!text.empty() && text.back() == ' ') text.pop_back();
-  return log::printable(text, 500);
-}
-
-std::string failure_of(const remote::CommandResult& answer) {
-  return "exit status " + std::to_string(answer.exit_code) + ": " +
-         one_line(answer.err.empty() ? answer.out : answer.err);
-}
-
-// squeue takes job names as a comma-separated list.
-bool is_plain_name(std::string_view name) {
-  return !name.empty() && name.front() != '-' &&
-         name.find_first_not_of(
-             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-") ==
-             std::string_view::npos;
-}
-
-[[noreturn]] void throw_rejected(const Submission& submission, const std::string& name) {
-  switch (submission.kind) {
-    case Submission::Kind::kRejected:
-      throw Error(ErrorKind::kConfig, "Slurm rejected job " + name + ": " + submission.text);
-    case Submission::Kind::kDeferred:
-      throw Error(ErrorKind::kBusy,
-                  "Slurm does not accept job " + name + " now: " + submission.text);
-    default:
-      throw Error(ErrorKind::kRemote,
-                  "it is unknown whether Slurm accepted job " + name + ": " + submission.text);
-  }
-}
-
 class SlurmScheduler final : public Scheduler {
  public:
   SlurmScheduler(SlurmSettings settings, std::shared_ptr<remote::Session> session, Clock& clock)
@@ -68,7 +36,8 @@ class SlurmScheduler final : public Scheduler {
                        request.script, false);
     const Submission submission =
         read_submission(session_->run(argv, request.script, settings_.command_timeout, stop));
-    if (submission.kind != Submission::Kind::kAccepted) throw_rejected(submission, request.name);
+    if (submission.kind != Submission::Kind::kAccepted)
+      throw_rejected("Slurm", submission, request.name);
     return JobId(submission.id);
   }
 

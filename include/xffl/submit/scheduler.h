@@ -51,6 +51,9 @@ struct JobStatus {
   std::string native;                    // the scheduler's own name of the state, for messages
   std::string reason;                    // the scheduler's reason for a pending job; may be empty
   bool is_ending = false;                // kRunning only: Slurm's COMPLETING
+  // kEnded only: the scheduler could not launch the job and keeps it in the queue until someone
+  // releases or cancels it.
+  bool stays_queued = false;
   // The times from now, by the facility's clock: to the predicted start of a pending job, and to
   // the time limit of a running job.
   std::optional<std::chrono::seconds> starts_in;
@@ -97,8 +100,9 @@ class Scheduler {
   /// kRemote after an unknown outcome: a job may exist, or submit() may have taken an allocation.
   virtual JobId submit(const JobRequest& request, std::stop_token stop) = 0;
   /// Returns the jobs of this request, oldest first: the job whose kept allocation submit() took,
-  /// and the scheduler's jobs of that name and folder. find() does not compare the script. Throws
-  /// kRemote when the scheduler does not answer.
+  /// and the scheduler's jobs of that name and folder (of that name alone where the scheduler does
+  /// not show folders). find() does not compare the script. Throws kRemote when the scheduler does
+  /// not answer.
   virtual std::vector<JobId> find(const JobRequest& request, std::stop_token stop) = 0;
   /// Releases a kept or planned allocation. No error when the job keeps no allocation or the
   /// coordinator has taken it.
