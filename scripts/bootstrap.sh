@@ -41,7 +41,7 @@ packages=(g++ cmake ninja-build ccache git python3 python3-venv
   libssl-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev
   libsentencepiece-dev libpcre2-dev libsqlite3-dev libzstd-dev libxxhash-dev libssh-dev libgtest-dev libgmock-dev libgloo-dev)
 # The daemons of the test facilities; their services stay disabled.
-testbed_packages=(openssh-server openssh-client munge slurm-wlm slurmdbd mariadb-server iproute2 util-linux procps)
+testbed_packages=(openssh-server openssh-client munge slurm-wlm slurmdbd mariadb-server gridengine-master gridengine-exec iproute2 util-linux procps)
 # Fault injection: failing system calls, a jumping clock.
 fault_packages=(strace libfaketime)
 # For the lint tests.
@@ -56,7 +56,7 @@ browser_packages=(chromium-headless-shell poppler-utils)
 package_packages=(lintian mmdebstrap)
 aarch64_packages=(g++-aarch64-linux-gnu qemu-user-static)
 fuzz_packages=(clang-19 libclang-rt-19-dev)
-testbed_services=(ssh munge slurmctld slurmd slurmdbd mariadb)
+testbed_services=(ssh munge slurmctld slurmd slurmdbd mariadb gridengine-master gridengine-exec)
 
 missing_packages() {
   local p

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Test facilities on this machine: each has a real sshd, munge, slurmctld and compute nodes with slurmd, in its own namespaces.
+# Test facilities on this machine: each has a real sshd, munge, slurmctld and compute nodes with slurmd, in its own namespaces;
+# or Grid Engine's sge_qmaster and sge_execd instead of Slurm.
 #
 #   scripts/dev_cluster.sh up [flavours] [NAME...]    default: alba brno; starts the facilities that are not up
 #   scripts/dev_cluster.sh down [NAME...]             stops them; without names stops all and removes the state folder
@@ -9,6 +10,7 @@
 #   scripts/dev_cluster.sh certificate NAME KEY VALIDITY   signs KEY.pub for the user: -V of ssh-keygen, as +2m
 #   scripts/dev_cluster.sh wan NAME DELAY_MS RATE_MBIT LOSS_PCT [QUEUE_KB] | off | cut | heal   one way; rate 0: unlimited
 #   scripts/dev_cluster.sh pids NAME DAEMON           sshd mover munged mariadbd slurmdbd slurmctld slurmd:N slurmstepd:N
+#                                                     sge_qmaster sge_execd:N sge_shepherd:N
 #   scripts/dev_cluster.sh stop NAME DAEMON [SIGNAL]  SIGTERM by default, then waits for its end; STOP and CONT only signal
 #   scripts/dev_cluster.sh start NAME DAEMON
 #   scripts/dev_cluster.sh node NAME N down|up        power off or boot a compute node
@@ -17,6 +19,7 @@
 # All commands: --state DIR (default ${TMPDIR:-/tmp}/xffl-testbed). Several testbeds may be up, each with its own state folder.
 # Flavours of the facilities that `up` starts:
 #   --nodes N (2)  --gpus N (2, per node)     --dbd  accounting with slurmdbd and MariaDB (default: no accounting)
+#   --queue gridengine  Grid Engine instead of Slurm: a queue main.q, a parallel environment `nodes` with one slot per node
 #   --scratch-mb M  a small scratch           --min-job-age S (300)  seconds until the controller forgets an ended job
 #   --max-startups X (as 1:1:1)  --max-sessions N  a strict sshd       --sshd 'Key value'  --slurm 'Key=value'
 #   --clock S  the whole facility's clock is S seconds ahead (libfaketime; may be negative)
@@ -25,7 +28,7 @@
 #   --owner PID  stops the whole testbed when that process ends
 #
 # Needs root, namespaces, overlayfs, /dev/net/tun (wan) and Debian's slurm-wlm munge openssh-server iproute2 (and
-# slurmdbd mariadb-server): scripts/bootstrap.sh test. Exit code 77, with the reason, if these are missing.
+# slurmdbd mariadb-server, gridengine-master gridengine-exec): scripts/bootstrap.sh test. Exit code 77, with the reason, if these are missing.
 set -euo pipefail
 project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 parts=$project/tests/support/testbed
@@ -80,7 +83,9 @@ inside() { nsenter -t "$init" -m -u -i -n -p "$@"; }
 check_machine() {
   local tool
   [ "$(id -u)" = 0 ] || skip "facilities need root for network, mount and pid namespaces"
-  for tool in ip unshare nsenter setpriv flock ssh-keygen sshd munged slurmctld slurmd sbatch; do
+  local daemons=(munged slurmctld slurmd sbatch)
+  [ "$queue" = slurm ] || daemons=(sge_qmaster sge_execd qsub qconf)
+  for tool in ip unshare nsenter setpriv flock ssh-keygen sshd "${daemons[@]}"; do
     command -v $tool >/dev/null || skip "$tool was not found: scripts/bootstrap.sh test installs it"
   done
   if [ -n "$dbd" ]; then
@@ -158,7 +163,7 @@ up_one() {
 }
 report_failure() {
   echo "dev_cluster: $1 did not become ready; its logs:" >&2
-  tail -n 15 "$state/$1"/log/{init,slurmctld,node1}.log >&2 || true
+  tail -n 15 "$state/$1"/log/{init,slurmctld,sge_qmaster,node1}.log >&2 || true
   exit 1
 }
 write_known_hosts() {
@@ -343,7 +348,7 @@ host_key() {
 }
 
 # --- the command line -------------------------------------------------------------------------------------------------
-state=${TMPDIR:-/tmp}/xffl-testbed
+state=${TMPDIR:-/tmp}/xffl-testbed queue=slurm
 nodes=2 gpus=2 dbd= scratch_mb= min_job_age=300 clock= noisy= mover= show=("$project") sshd_lines=() slurm_lines=()
 action=${1:-}
 [ $# = 0 ] || shift
@@ -354,6 +359,7 @@ while [ $# -gt 0 ]; do
     --nodes) nodes=$2; shift ;;
     --gpus) gpus=$2; shift ;;
     --dbd) dbd=1 ;;
+    --queue) queue=$2; shift ;;
     --scratch-mb) scratch_mb=$2; shift ;;
     --min-job-age) min_job_age=$2; shift ;;
     --max-startups) sshd_lines+=("MaxStartups $2"); shift ;;
@@ -377,6 +383,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 state=$(realpath -m "$state")
+case "$queue" in slurm | gridengine) ;; *) usage "unknown queue manager '$queue': expected slurm or gridengine" ;; esac
 need() { [ ${#names[@]} -ge "$1" ] || usage "$action needs more arguments"; }
 case "$action" in
   up)

@@ -343,12 +343,16 @@ class FacilityCheckup {
     const std::string title(manager_.title);
     if (!check(title, "is " + title + " in the PATH of a log-in without a terminal?", [&] {
           const auto version =
-              session_->run({std::string(manager_.program), "--version"}, "", kPatience, {});
+              session_->run({std::string(manager_.program), std::string(manager_.version_option)},
+                            "", kPatience, {});
           if (version.exit_code != 0)
             throw Error(ErrorKind::kRemote, log::printable(version.err, 300));
           add(Severity::kOk, title, log::printable(first_line(version.out), 100));
         }))
       return;
+    if (!manager_.caution.empty()) add(Severity::kWarning, title, std::string(manager_.caution));
+    if (manager_.check == nullptr)
+      return add(Severity::kOk, "allocation", "not checked: " + title + " has no test submission");
     check("allocation", controller_fix(), [&] { allocation(); });
   }
   // The queue manager's check of the next job (`sbatch --test-only`), and the walltime against the
@@ -366,6 +370,7 @@ class FacilityCheckup {
                  answer.permanent ? "correct account, partition, qos, nodes or time in xffl.yaml"
                                   : controller_fix());
     add(Severity::kOk, "allocation", message);
+    if (manager_.longest_walltime == nullptr) return;
     const auto limit = manager_.longest_walltime(*session_, facility_.scheduler);
     const std::chrono::seconds walltime = facility_.shape().walltime;
     const std::string key = std::string(manager_.name) + ".time";

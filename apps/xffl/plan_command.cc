@@ -83,6 +83,11 @@ std::string ask(const config::Facility& facility, facility::Services& services,
                 const facility::RenderedScript& script) try {
   const submit::QueueManager& manager = facility.scheduler.manager();
   if (manager.this_machine) return "a process on this machine";
+  if (manager.check == nullptr) {
+    const std::string caution(manager.caution);
+    return std::string(manager.title) + " has no test submission" +
+           (caution.empty() ? "" : "; " + caution);
+  }
   const auto session = services.connect(facility);
   const submit::TestOnly answer = manager.check(
       *session, facility.scheduler, {script.job_name, script.script, script.folder}, {});

@@ -2,6 +2,7 @@
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/submit/grid_engine.h"
 #include "xffl/submit/scheduler.h"
 #include "xffl/submit/slurm.h"
 
@@ -11,6 +12,7 @@ std::span<const QueueManager* const> queue_managers() {
   static const QueueManager* const managers[] = {
       &process_queue_manager(),
       &slurm_queue_manager(),
+      &grid_engine_queue_manager(),
   };
   return managers;
 }

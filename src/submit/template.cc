@@ -22,8 +22,26 @@ constexpr std::string_view kOptionCharacters =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:@%+=,&|*()[]~-";
 constexpr std::string_view kBlank = " \t";
 
+// The verbs that print a queue manager's directives, and the beginning of their lines. An option of
+// sbatch and flux is one word; an option of qsub is a flag with its values.
+struct Directives {
+  std::string_view verb, begin;
+  std::string_view flag;  // each option begins with it
+  std::string_view program;
+};
+constexpr Directives kDirectives[] = {
+    {"sbatch", "#SBATCH ", "--", "sbatch"},
+    {"gridengine", "#$ ", "-", "qsub"},
+};
+
+const Directives* directives_of(std::string_view verb) {
+  for (const Directives& each : kDirectives)
+    if (each.verb == verb) return &each;
+  return nullptr;
+}
+
 struct Directive {
-  std::string_view verb;  // "", "quote", "words", "lines" or "sbatch"
+  std::string_view verb;  // "", "quote", "words", "lines", "include" or one of kDirectives
   std::string_view name;
 };
 
@@ -106,14 +124,17 @@ class Renderer {
       const Directive directive = parse(line.substr(open + 2, close - open - 2));
       const std::string_view before = line.substr(0, open);
       const std::string_view after = line.substr(close + 2);
-      if (directive.verb == "lines" || directive.verb == "sbatch") {
+      const Directives* const options = directives_of(directive.verb);
+      if (directive.verb == "lines" || directive.verb == "include" || options != nullptr) {
         if (!trim(before).empty() || !trim(after).empty() || (!out.empty() && out.back() != '\n'))
           fail("{{" + std::string(directive.verb) + " " + std::string(directive.name) +
                "}} must stand alone on its line");
         if (directive.verb == "lines")
           append_lines(directive.name, before, line_end, out);
+        else if (options != nullptr)
+          append_options(*options, directive.name, line_end, out);
         else
-          append_options(directive.name, line_end, out);
+          append_part(directive.name, out);
         return;
       }
       out += before;
@@ -136,9 +157,8 @@ class Renderer {
     if (space != std::string_view::npos) {
       directive = {content.substr(0, space), trim(content.substr(space))};
       if (directive.verb != "quote" && directive.verb != "words" && directive.verb != "lines" &&
-          directive.verb != "sbatch")
-        fail("unknown directive " + in_quotes(directive.verb) +
-             "; expected quote, words, lines or sbatch");
+          directive.verb != "include" && directives_of(directive.verb) == nullptr)
+        fail("unknown directive " + in_quotes(directive.verb) + "; expected " + verbs());
     }
     if (!is_name(directive.name))
       fail("{{" + log::printable(content, 100) + "}} does not name a value (a-z, 0-9, '_')");
@@ -209,20 +229,45 @@ class Renderer {
     }
   }
 
-  void append_options(std::string_view name, std::string_view line_end, std::string& out) {
+  static std::string verbs() {
+    std::string verbs = "quote, words, lines, include";
+    for (const Directives& each : kDirectives)
+      verbs += (&each == std::end(kDirectives) - 1 ? " or " : ", ") + std::string(each.verb);
+    return verbs;
+  }
+
+  void append_options(const Directives& directives, std::string_view name,
+                      std::string_view line_end, std::string& out) {
+    const bool one_word = directives.flag == "--";
     for (const std::string& item : list(name)) {
-      if (!item.starts_with("--") || item.find_first_not_of(kOptionCharacters) != std::string::npos)
-        fail("an item of " + in_quotes(name) + " is not an option of sbatch: " + in_quotes(item));
-      out += "#SBATCH ";
+      const bool blanks = item.ends_with(' ') || item.find("  ") != std::string::npos ||
+                          (one_word && item.find(' ') != std::string::npos);
+      if (!item.starts_with(directives.flag) || blanks ||
+          item.find_first_not_of(std::string(kOptionCharacters) + " ") != std::string::npos)
+        fail("an item of " + in_quotes(name) + " is not an option of " +
+             std::string(directives.program) + ": " + in_quotes(item));
+      out += directives.begin;
       out += item;
       out += line_end;
     }
+  }
+
+  // A shipped part is a template, too, and includes no other part.
+  void append_part(std::string_view name, std::string& out) {
+    if (is_part_) fail("a part cannot include another part");
+    const std::string part = "parts/" + std::string(name);
+    const std::string origin = "the shipped template '" + part + "'";
+    Renderer renderer(origin, values_);
+    renderer.is_part_ = true;
+    out += renderer.render(shipped_template(part));
+    used_.merge(renderer.used_);
   }
 
   std::string_view origin_;
   const TemplateValues& values_;
   std::set<std::string, std::less<>> used_;
   int line_ = 0;
+  bool is_part_ = false;
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/submit/grid_engine.h"
 #include "xffl/submit/scheduler.h"
 #include "xffl/submit/slurm.h"
 
@@ -68,41 +69,60 @@ struct FakeFacility : FacilityFixture {
   }
 };
 
-// One real facility for all tests; each test has its own job names.
-struct SlurmFacility : FacilityFixture {
-  SlurmFacility() {
+// A real facility, one for all tests of a queue manager; each test has its own job names.
+struct RealFacility : FacilityFixture {
+  explicit RealFacility(const test::Testbed& testbed) : testbed_(testbed) {
     static int count = 0;
     suffix_ = "-" + std::to_string(++count);
   }
-  static test::Testbed& testbed() {
-    static test::Testbed shared({"alba"});
-    return shared;
-  }
-  std::string why_not() override { return testbed().why_not(); }
-  std::shared_ptr<Scheduler> coordinator() override {
-    return make_slurm_scheduler(
-        {}, remote::make_ssh_session(test::ssh_settings(testbed().facility("alba"))), clock_);
-  }
+  std::string why_not() override { return testbed_.why_not(); }
   JobRequest request(const std::string& name) override {
-    const RemotePath folder(testbed().facility("alba").scratch + "/" + name + suffix_);
-    testbed().facility("alba").exec_as_user({"mkdir", "-p", folder.str()});
+    const RemotePath folder(there().scratch + "/" + name + suffix_);
+    there().exec_as_user({"mkdir", "-p", folder.str()});
     return {.name = name + suffix_,
             .script = "#!/bin/sh\ntouch started\nwhile [ ! -e finish ]; do sleep 0.1; done\n",
             .folder = folder};
   }
   void await_start(const JobRequest& request, const JobId&) override {
     const auto started = [&] {
-      return testbed().facility("alba").exec_as_user({"ls", request.folder.str() + "/started"});
+      return there().exec_as_user({"ls", request.folder.str() + "/started"});
     };
     for (int i = 0; i < 600 && started().exit_code != 0; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   void finish(const JobRequest& request, const JobId&) override {
-    testbed().facility("alba").exec_as_user({"touch", request.folder.str() + "/finish"});
+    there().exec_as_user({"touch", request.folder.str() + "/finish"});
+  }
+  const test::Facility& there() const { return testbed_.facility("alba"); }
+  std::shared_ptr<remote::Session> session() const {
+    return remote::make_ssh_session(test::ssh_settings(there()));
   }
 
+  const test::Testbed& testbed_;
   SystemClock clock_;
   std::string suffix_;
+};
+
+struct SlurmFacility : RealFacility {
+  SlurmFacility() : RealFacility(shared()) {}
+  static test::Testbed& shared() {
+    static test::Testbed testbed({"alba"});
+    return testbed;
+  }
+  std::shared_ptr<Scheduler> coordinator() override {
+    return make_slurm_scheduler({}, session(), clock_);
+  }
+};
+
+struct GridEngineFacility : RealFacility {
+  GridEngineFacility() : RealFacility(shared()) {}
+  static test::Testbed& shared() {
+    static test::Testbed testbed({"alba"}, {"--queue", "gridengine"});
+    return testbed;
+  }
+  std::shared_ptr<Scheduler> coordinator() override {
+    return make_grid_engine_scheduler({}, session(), clock_);
+  }
 };
 
 struct Implementation {
@@ -230,7 +250,9 @@ INSTANTIATE_TEST_SUITE_P(
     Schedulers, SchedulerContract,
     testing::Values(Implementation{"Process", [] { return std::make_unique<ProcessFacility>(); }},
                     Implementation{"Fake", [] { return std::make_unique<FakeFacility>(); }},
-                    Implementation{"Slurm", [] { return std::make_unique<SlurmFacility>(); }}),
+                    Implementation{"Slurm", [] { return std::make_unique<SlurmFacility>(); }},
+                    Implementation{"GridEngine",
+                                   [] { return std::make_unique<GridEngineFacility>(); }}),
     [](const auto& each) { return each.param.name; });
 
 }  // namespace

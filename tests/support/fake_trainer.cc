@@ -202,9 +202,10 @@ job::JobReport report_of(const job::JobSpec& spec, const Faults& faults) {
   return report;
 }
 
-// Only rank 0 of a Slurm step works.
+// Only rank 0 of a job works.
 bool is_idle_rank() {
   const char* rank = std::getenv("SLURM_PROCID");
+  if (rank == nullptr) rank = std::getenv("RANK");
   return rank != nullptr && std::strcmp(rank, "0") != 0;
 }
 

@@ -103,11 +103,15 @@ struct QueueManager {
                                      Clock& clock) = nullptr;
 
   // The members below are null with `this_machine`.
-  std::string_view program{};  // `doctor` prints its --version
-  /// Asks whether the queue manager would accept a job, and submits nothing.
+  std::string_view program{};  // `doctor` prints its version
+  std::string_view version_option = "--version";
+  /// Not empty: what nobody has tried yet. `doctor` and `plan` print it.
+  std::string_view caution{};
+  /// Asks whether the queue manager would accept a job, and submits nothing; null: it cannot say.
   TestOnly (*check)(remote::Session& session, const QueueSettings& settings,
                     const JobRequest& request, std::stop_token stop) = nullptr;
   /// The longest walltime of the requested partition; empty when there is no limit or no answer.
+  /// Null: the queue manager does not show it.
   std::optional<std::chrono::seconds> (*longest_walltime)(remote::Session& session,
                                                           const QueueSettings& settings) = nullptr;
   /// The starts of these jobs in the accounting, by job and time. Throws kNotFound without an

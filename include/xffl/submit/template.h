@@ -7,6 +7,8 @@
 //                     vector
 //   {{sbatch name}}   alone on a line: one "#SBATCH --option" per item of a list value; each item
 //                     is one option without blanks or quotes
+//   {{gridengine name}}   as sbatch, "#$ -flag value ..."
+//   {{include name}}  alone on a line: the shipped part templates/parts/<name>.sh
 //
 // A value with a newline, carriage return or NUL is an error, so no value can add a line or an
 // #SBATCH directive. An unused value is an error, too (a typo in a project's own template), unless

@@ -3,7 +3,7 @@
 # namespaces.
 #
 #   facility.sh boot STATE/NAME     process 1: makes the file systems, starts everything, reaps orphans
-#   facility.sh start DAEMON        sshd mover munged mariadbd slurmdbd slurmctld slurmd:N, from inside
+#   facility.sh start DAEMON        sshd mover munged mariadbd slurmdbd slurmctld slurmd:N sge_qmaster sge_execd:N, from inside
 #   facility.sh node N              boots compute node N, from inside
 #   facility.sh node-boot N         process 1 of a compute node
 #
@@ -63,8 +63,10 @@ make_root() { # moves this process and its children into the facility's root
   bind "$dir/tmp" "$new/tmp"
   bind "$dir/home" "$new/home"
   bind "$dir/log" "$new/var/log/slurm"
-  bind "$dir/spool" "$new/var/spool/slurmctld"
-  bind "$dir/munge" "$new/var/lib/munge"
+  if [ "$queue" = slurm ]; then
+    bind "$dir/spool" "$new/var/spool/slurmctld"
+    bind "$dir/munge" "$new/var/lib/munge"
+  fi
   [ -z "$dbd" ] || bind "$dir/mysql" "$new/var/lib/mysql"
   if [ -n "$scratch_mb" ]; then
     mount -t tmpfs -o "size=${scratch_mb}m,mode=755" xffl-scratch "$new/scratch"
@@ -81,10 +83,18 @@ make_root() { # moves this process and its children into the facility's root
   pivot_root . old-root
   umount -l /old-root
   cd /
-  mkdir -p -m 755 /run/sshd /run/munge /run/slurm /run/mysqld /run/xffl /var/spool/slurmd
+  mkdir -p -m 755 /run/sshd /run/xffl
+  [ "$queue" = slurm ] || return 0
+  mkdir -p -m 755 /run/munge /run/slurm /run/mysqld /var/spool/slurmd
   chown munge: /run/munge
   chown slurm: /run/slurm
   [ -z "$dbd" ] || chown mysql: /run/mysqld
+}
+
+on_node() { # on_node N COMMAND...
+  local n=$1
+  shift
+  nsenter -t "$(cat "/run/xffl/node$n.pid")" -n -u -m -p "$@"
 }
 
 # --- daemons ----------------------------------------------------------------------------------------------------------
@@ -107,7 +117,12 @@ start_daemon() {
       until_true 30 bash -c "exec 3<>/dev/tcp/$login/6819"
       ;;
     slurmctld) slurmctld ;;
-    slurmd:*) nsenter -t "$(cat "/run/xffl/node${1#*:}.pid")" -n -u -m -p slurmd -N "$name${1#*:}" ;;
+    slurmd:*) on_node "${1#*:}" slurmd -N "$name${1#*:}" ;;
+    sge_qmaster)
+      sge_qmaster
+      until_true 10 qconf -sh
+      ;;
+    sge_execd:*) on_node "${1#*:}" sge_execd ;;
     *)
       echo "facility: unknown daemon '$1'" >&2
       return 2
@@ -134,6 +149,28 @@ make_accounting() { # once per facility
   touch /var/lib/mysql/xffl-accounts
 }
 
+# Debian's packages hold an empty cell, whose spool the overlay copies.
+make_grid_engine() {
+  local each file=/run/xffl/qconf
+  echo "$login" >/var/lib/gridengine/default/common/act_qmaster
+  start_daemon sge_qmaster
+  { qconf -as "$login"
+    for each in $(seq 1 "$nodes"); do qconf -ah "$name$each"; done
+    qconf -Ahgrp /etc/gridengine/hosts
+    qconf -Ap /etc/gridengine/parallel_environment
+    # Answers within a second: schedules at once, writes the accounting at once, hears from nodes often.
+    mkdir -p $file
+    qconf -ssconf | sed 's/^schedule_interval.*/schedule_interval 0:0:1/; s/^flush_submit_sec.*/flush_submit_sec 1/
+      s/^flush_finish_sec.*/flush_finish_sec 1/' >$file/scheduler
+    qconf -Msconf $file/scheduler
+    qconf -sconf | sed 's/flush_time=00:00:15/flush_time=00:00:01 accounting_flush_time=00:00:00/
+      s/^load_report_time.*/load_report_time 00:00:02/; s/^max_unheard.*/max_unheard 00:00:30/' >$file/global
+    qconf -Mconf $file/global
+    qconf -sq | sed 's/^qname.*/qname main.q/; s/^hostlist.*/hostlist @nodes/; s/^pe_list.*/pe_list nodes/; s/^slots .*/slots 4/
+      s/^load_thresholds.*/load_thresholds NONE/' >$file/queue
+    qconf -Aq $file/queue; } >/var/log/slurm/qconf.log 2>&1
+}
+
 # --- compute nodes ----------------------------------------------------------------------------------------------------
 boot_node() {
   local n=$1 pid
@@ -154,7 +191,7 @@ node_main() { # process 1 of a node
   mount -t proc proc /proc
   mkdir -p "/tmp/.node$n/tmp" "/tmp/.node$n/spool"
   chmod 1777 "/tmp/.node$n/tmp"
-  mount --bind "/tmp/.node$n/spool" /var/spool/slurmd
+  [ "$queue" != slurm ] || mount --bind "/tmp/.node$n/spool" /var/spool/slurmd
   for path in "${show[@]}"; do # a project under /tmp stays visible
     [[ $path != /tmp/* ]] || bind "$path" "/tmp/.node$n$path"
   done
@@ -165,7 +202,7 @@ node_main() { # process 1 of a node
   ip link set lo up
   ip addr add "198.19.$net.$((10 + n))/24" dev eth0
   ip link set eth0 up
-  slurmd -N "$name$n"
+  if [ "$queue" = slurm ]; then slurmd -N "$name$n"; else sge_execd; fi
   : >"/run/xffl/node$n.ready"
   reap_forever
 }
@@ -178,7 +215,13 @@ reap_forever() {
 }
 
 # --- the facility -----------------------------------------------------------------------------------------------------
-all_nodes_idle() { [ "$(sinfo -h -N -r -p main -o %T | grep -cE '^(idle|mix|alloc|compl)')" = "$nodes" ]; }
+all_nodes_idle() {
+  if [ "$queue" = gridengine ]; then
+    [ "$(qstat -f | grep -cE '^main\.q@.* [0-9.]+ +lx-[a-z0-9]+ *$')" = "$nodes" ]
+    return
+  fi
+  [ "$(sinfo -h -N -r -p main -o %T | grep -cE '^(idle|mix|alloc|compl)')" = "$nodes" ]
+}
 
 facility_main() {
   dir=$1
@@ -197,11 +240,11 @@ facility_main() {
   ip link add br0 type bridge
   ip addr add "198.19.$net.1/24" dev br0
   ip link set br0 up
-  start_daemon munged
+  [ "$queue" != slurm ] || start_daemon munged
   start_daemon sshd
   [ -z "$mover" ] || start_daemon mover
   [ -z "$dbd" ] || make_accounting
-  start_daemon slurmctld
+  if [ "$queue" = slurm ]; then start_daemon slurmctld; else make_grid_engine; fi
   for n in $(seq 1 "$nodes"); do
     boot_node "$n" &
     jobs+=($!)

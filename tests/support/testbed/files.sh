@@ -6,7 +6,7 @@
 make_key() { [ -f "$1" ] || ssh-keygen -q -t ed25519 -N '' -C "$2" -f "$1"; }
 
 write_accounts() { # accounts of the facility only; this machine's accounts stay unchanged
-  local etc=$1 known='root|daemon|nobody|nogroup|munge|slurm|sshd|mysql'
+  local etc=$1 known='root|daemon|nobody|nogroup|munge|slurm|sshd|mysql|sgeadmin'
   { grep -E "^($known):" /etc/passwd; echo "$user:x:$uid:$uid::/home/$user:/bin/bash"; } >"$etc/passwd"
   { grep -E "^($known):" /etc/group; echo "$user:x:$uid:"; } >"$etc/group"
   # '*', not '!': sshd treats an account with '!' as locked.
@@ -139,6 +139,29 @@ D
   fi
 }
 
+# The files that qconf reads when the facility boots (facility.sh).
+write_grid_engine() {
+  local etc=$1/gridengine n
+  mkdir -p "$etc"
+  { printf 'group_name @nodes\nhostlist'
+    for n in $(seq 1 "$nodes"); do printf ' %s' "$name$n"; done
+    echo; } >"$etc/hosts"
+  cat >"$etc/parallel_environment" <<P
+pe_name nodes
+slots 999
+user_lists NONE
+xuser_lists NONE
+start_proc_args NONE
+stop_proc_args NONE
+allocation_rule 1
+control_slaves TRUE
+job_is_first_task TRUE
+urgency_slots min
+accounting_summary TRUE
+qsort_args NONE
+P
+}
+
 write_munge() {
   mkdir -p "$1/etc/munge"
   [ -f "$1/etc/munge/munge.key" ] || head -c 128 /dev/urandom >"$1/etc/munge/munge.key"
@@ -157,21 +180,25 @@ write_clock() {
   printf '%+d\n' "$clock" >"$etc/faketimerc"
 }
 
-# Settings read: name net user uid login nodes gpus dbd scratch_mb min_job_age clock noisy mover show sshd_lines slurm_lines
+# Settings read: name net user uid login nodes gpus dbd scratch_mb min_job_age clock noisy mover queue show sshd_lines slurm_lines
 write_facility() {
   local dir=$state/$name
   mkdir -p "$dir"/{etc,log/munged,spool,munge,mysql,home,scratch,tmp}
   chmod 755 "$dir" "$dir/etc" "$dir/log" "$dir/home"
   chmod 1777 "$dir/tmp"
-  declare -p name net user uid login nodes gpus dbd scratch_mb mover show |
+  declare -p name net user uid login nodes gpus dbd scratch_mb mover queue show |
     sed 's/^declare -[-x]* /declare -g /; s/^declare -a /declare -ga /' >"$dir/etc/xffl-facility"
   write_accounts "$dir/etc"
   write_sshd "$dir/etc"
   write_home "$dir/home"
-  write_slurm "$dir/etc"
-  write_munge "$dir"
+  if [ "$queue" = gridengine ]; then
+    write_grid_engine "$dir/etc"
+  else
+    write_slurm "$dir/etc"
+    write_munge "$dir"
+  fi
   write_clock "$dir/etc"
   chown "$uid:$uid" "$dir/scratch"
   chmod 755 "$dir/scratch"
-  chown slurm:slurm "$dir/log" "$dir/spool"
+  [ "$queue" != slurm ] || chown slurm:slurm "$dir/log" "$dir/spool"
 }
