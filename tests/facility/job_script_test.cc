@@ -107,11 +107,40 @@ TEST(JobScript, ForProcessesMatchesTheGoldenFile) {
                                                     "facilities: {alba: {data: {train: t}}}\n")));
 }
 
+constexpr const char* kGridEngineProject = R"(project: demo
+model: /m
+training: {steps_per_round: 4, batch_size: 16}
+facilities:
+  alba:
+    access: ssh
+    ssh: {hosts: login.example.org, user: me}
+    scheduler: gridengine
+    gridengine:
+      project: p1
+      queue: gpu.q
+      parallel_environment: mpi-4
+      nodes: 2
+      tasks_per_node: 4
+      resources: [gpu=4]
+      time: 36h
+      warning: 10m
+    workdir: /scratch/me/xffl
+    modules: [cuda/12.2]
+    environment: {OMP_NUM_THREADS: 8, TAG: "it's"}
+    data: {train: /scratch/me/it.tokens}
+)";
+
+TEST(JobScript, ForGridEngineMatchesTheGoldenFile) {
+  expect_golden("gridengine.sh", script_of(facility_of(kGridEngineProject)));
+}
+
 TEST(JobScript, EveryShippedTemplateIsValidShell) {
   const test::TempDir dir;
-  write_file_atomic(dir / "job", script_of(facility_of(kProject)));
-  const ProcessResult result = run_process({.argv = {"bash", "-n", (dir / "job").string()}});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* project : {kProject, kGridEngineProject}) {
+    write_file_atomic(dir / "job", script_of(facility_of(project)));
+    const ProcessResult result = run_process({.argv = {"bash", "-n", (dir / "job").string()}});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
 }
 
 TEST(JobScript, DirectivesPrecedeTheFirstCommandAndAreXfflsOnly) {
