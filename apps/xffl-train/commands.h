@@ -65,6 +65,9 @@ struct GenerateCommandOptions {
 
 /// Runs a job; for `benchmark` see JobContext::benchmark.
 void train_command(const CommonOptions& common, const std::string& job_path, bool benchmark);
+/// The trainer's part of `xffl doctor --job` (job/check_report.h): writes its files below out/ of
+/// the folder of job.json.
+void check_command(const CommonOptions& common, const std::string& job_path);
 void evaluate_command(const CommonOptions& common, const EvaluateOptions& options);
 void init_command(const CommonOptions& common, const InitOptions& options);
 /// Merges an adapter into its model's weights. Writes the HF folder `output` by rename, with a

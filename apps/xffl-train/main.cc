@@ -105,6 +105,11 @@ void declare(CommandLine& line) {
   declare_common(*train, line);
   train->add_option("--job", line.job, "job.json")->required();
 
+  CLI::App* check = app.add_subcommand(
+      "check", "Find out whether a job would train here, and how fast (xffl doctor --job)");
+  declare_common(*check, line);
+  check->add_option("--job", line.job, "job.json")->required();
+
   declare_evaluate(app, line);
 
   CLI::App* init = app.add_subcommand("init", "Make a model with random weights");
@@ -128,6 +133,7 @@ void declare(CommandLine& line) {
 
 void run(const CommandLine& line) {
   const CLI::App& app = line.app;
+  if (app.got_subcommand("check")) return check_command(line.common, line.job);
   if (app.got_subcommand("evaluate")) return evaluate_command(line.common, line.evaluate);
   if (app.got_subcommand("init")) return init_command(line.common, line.init);
   if (app.got_subcommand("merge")) return merge_command(line.merge);

@@ -9,17 +9,11 @@
 #include "xffl/config/experiment.h"
 #include "xffl/facility/model_bytes.h"
 #include "xffl/facility/services.h"
+#include "xffl/trial/check_result.h"
 
 namespace xffl {
 
-/// One line of the output.
-struct CheckResult {
-  enum class Severity { kOk, kWarning, kError };
-  Severity severity = Severity::kOk;
-  std::string check;    // "certificate"
-  std::string message;  // the observation
-  std::string fix;      // the user's next step; empty with kOk
-};
+using trial::CheckResult;
 
 /// Checks log-in, credential, scheduler, work folder, quota, image, data and trainer of a facility.
 /// Submits nothing; creates the work folder. Skips a check whose prerequisite has failed.

@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "doctor.h"
 #include "project.h"
+#include "stop_on_signal.h"
 #include "terminal.h"
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
@@ -16,6 +17,7 @@
 #include "xffl/checkpoint/llama_config.h"
 #include "xffl/config/load.h"
 #include "xffl/history/store.h"
+#include "xffl/trial/trial.h"
 #include "xffl/upkeep/local_retention.h"
 
 namespace xffl {
@@ -129,20 +131,105 @@ void doctor(const ProjectOptions& options, const std::vector<std::string>& names
   std::printf("all checks passed\n");
 }
 
+struct JobFlags {
+  std::string facility;  // empty: no job
+  trial::Options options;
+  int minutes = 15;
+  bool yes = false, json = false;
+};
+
+// Shows what the job may cost, and asks on a terminal; without one only --yes agrees.
+void confirm_job(const config::Facility& facility, const JobFlags& flags,
+                 const submit::JobShape& shape) {
+  const std::string name = facility.name.str();
+  const auto minutes = std::chrono::duration_cast<std::chrono::minutes>(shape.walltime).count();
+  const std::string cost =
+      minutes > 0 ? std::to_string(shape.nodes) + " nodes for at most " + std::to_string(minutes) +
+                        " minutes: " + std::to_string(shape.nodes * minutes) + " node-minutes"
+                  : "ranks of this machine: " + std::to_string(shape.tasks_per_node);
+  log::info("the check job takes " + cost, {{"facility", name}});
+  if (flags.yes) return;
+  const std::string command = "xffl doctor --job " + name + " --yes";
+  if (!is_interactive())
+    throw Error(ErrorKind::kUsage, "the check job takes " + cost +
+                                       ": without a terminal to ask, repeat with `" + command +
+                                       "`");
+  require_yes("submit the check job at " + name + " (" + cost + ")?", command,
+              "nothing was submitted");
+}
+
+void print_job_json(const std::string& facility, const trial::Kept& kept) {
+  Json json = parse_json(trial::format_kept(kept), "checks");
+  constexpr const char* kNames[] = {"ok", "warning", "error"};
+  for (Json& result : json["results"]) result["severity"] = kNames[result["severity"].get<int>()];
+  json["facility"] = facility;
+  std::printf("%s\n", json.dump(2).c_str());
+}
+
+void doctor_job(const ProjectOptions& options, const JobFlags& flags) {
+  const config::Experiment experiment = config::load_experiment(options.project);
+  const config::Facility& facility = experiment.facility(FacilityName(flags.facility));
+  StopOnSignal signals("the command stops; the job goes on, and the same command follows it");
+  SystemClock clock;
+  facility::Services services =
+      facility::make_services(clock, experiment.project_folder, login_prompt());
+  trial::Options job = flags.options;
+  job.walltime = std::chrono::minutes(flags.minutes);
+  job.version = XFFL_VERSION;
+  const submit::JobShape shape = trial::job_shape(facility, services.programs, job).shape();
+  const trial::Callbacks callbacks{.confirm = [&] { confirm_job(facility, flags, shape); },
+                                   .on_state =
+                                       [&](const std::string& message) {
+                                         log::info(message, {{"facility", flags.facility}});
+                                       }};
+  const trial::Kept kept =
+      trial::check_by_job(experiment, facility, services, job, signals.token(), callbacks);
+  if (flags.json) print_job_json(flags.facility, kept);
+  const auto is_error = [](const CheckResult& each) { return each.severity == Severity::kError; };
+  const auto num_errors = flags.json
+                              ? std::count_if(kept.results.begin(), kept.results.end(), is_error)
+                              : show(flags.facility + ", job " + kept.job, kept.results);
+  if (num_errors > 0)
+    throw Error(ErrorKind::kFailed,
+                std::to_string(num_errors) + " checks failed; the lines with -> name the fixes");
+  if (!flags.json) std::printf("all checks passed\n");
+}
+
 }  // namespace
 
 void add_doctor_command(CLI::App& app) {
   struct Flags {
     ProjectOptions options;
     std::vector<std::string> facilities;
+    JobFlags job;
   };
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(
-      "doctor", "check this machine and every facility before a run; submits nothing");
+      "doctor",
+      "check this machine and every facility before a run; submits a job only with --job");
   add_project_options(command, flags->options);
   command->add_option("facility", flags->facilities, "only these (default: all)")
       ->type_name(kFacilityType);
-  command->callback([flags] { doctor(flags->options, flags->facilities); });
+  CLI::Option* job = command
+                         ->add_option("--job", flags->job.facility,
+                                      "submit one short job at this facility, and check with it")
+                         ->type_name(kFacilityType);
+  command->add_option("--nodes", flags->job.options.nodes, "at most so many nodes for the job")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str()
+      ->needs(job);
+  command->add_option("--minutes", flags->job.minutes, "the job's walltime")
+      ->check(CLI::Range(2, 24 * 60))
+      ->capture_default_str()
+      ->needs(job);
+  command->add_flag("-y,--yes", flags->job.yes, "submit the job without a question")->needs(job);
+  command->add_flag("--json", flags->job.json, "print the job's results as JSON")->needs(job);
+  command->callback([flags] {
+    if (flags->job.facility.empty()) return doctor(flags->options, flags->facilities);
+    if (!flags->facilities.empty())
+      throw Error(ErrorKind::kUsage, "--job names the facility: expected no other one");
+    doctor_job(flags->options, flags->job);
+  });
 }
 
 }  // namespace xffl

@@ -21,6 +21,7 @@
 #include "xffl/history/store.h"
 #include "xffl/plan/round_plan.h"
 #include "xffl/run/federation.h"
+#include "xffl/trial/trial.h"
 #include "xffl/upkeep/local_retention.h"
 
 namespace xffl {
@@ -41,6 +42,7 @@ struct FacilityPlan {
   double idle_node_hours = 0;  // part of node_hours, at most: the kept allocation
   int jobs_left = 0;           // including this job and the last model's evaluation
   std::string answer;          // the scheduler's
+  std::string check;           // the last check job; empty: none
 };
 
 // A budget of node-hours, and the jobs that still fit.
@@ -177,6 +179,7 @@ std::vector<FacilityPlan> make_plans(const PlanFlags& flags, const config::Exper
     plan.node_hours = shape.node_hours(shape.walltime);
     plan.idle_node_hours = shape.node_hours(shape.keep_allocation);
     plan.answer = flags.offline ? "not asked (--offline)" : ask(facility, services, plan.script);
+    plan.check = trial::describe_kept(experiment, facility, services.programs);
     plans.push_back(std::move(plan));
   }
   return plans;
@@ -230,6 +233,7 @@ void print(const std::vector<FacilityPlan>& plans, const std::vector<BudgetForec
       std::printf(", including %.2f idle (%s.keep_allocation)", plan.idle_node_hours,
                   plan.scheduler.c_str());
     std::printf("\n  %s\n", log::printable(plan.answer, 400).c_str());
+    if (!plan.check.empty()) std::printf("  %s\n", log::printable(plan.check, 400).c_str());
   }
   if (node_hours > 0) std::printf("at most %.1f node-hours to the end of the run\n", node_hours);
   for (const BudgetForecast& budget : budgets) print(budget);
@@ -251,7 +255,8 @@ void print_json(const std::vector<FacilityPlan>& plans,
                                   {"fetch_bytes", plan.fetch_bytes},
                                   {"node_hours", plan.node_hours},
                                   {"idle_node_hours", plan.idle_node_hours},
-                                  {"answer", log::printable(plan.answer, 2000)}});
+                                  {"answer", log::printable(plan.answer, 2000)},
+                                  {"check", plan.check}});
   json["budgets"] = Json::array();
   for (const BudgetForecast& budget : budgets)
     json["budgets"].push_back({{"key", budget.key},

@@ -63,10 +63,7 @@ Arguments site_libraries(const config::Facility& facility) {
 Arguments trainer_command(const config::Facility& facility, const RemotePath& folder,
                           const Programs& programs) {
   Arguments arguments = facility.trainer_command;
-  if (arguments.empty() && !facility.trainer_program.empty())
-    arguments = {facility.trainer_program};
-  else if (arguments.empty())
-    arguments = {is_elsewhere(facility) ? "xffl-train" : programs.trainer.string()};
+  if (arguments.empty()) arguments = {trainer_program(facility, programs)};
   append(arguments, {"--job", (folder / plan::kJobFile).str()});
   return with_libraries(facility, std::move(arguments));
 }
@@ -135,6 +132,11 @@ int attempt_of(const history::RunState& run_state, int round, const FacilityName
 }
 
 }  // namespace
+
+std::string trainer_program(const config::Facility& facility, const Programs& programs) {
+  if (!facility.trainer_program.empty()) return facility.trainer_program;
+  return is_elsewhere(facility) ? "xffl-train" : programs.trainer.string();
+}
 
 std::string job_name(const plan::RunIdentity& identity, const job::JobKey& key,
                      const history::FacilityState& state) {

@@ -87,6 +87,7 @@ JobShape slurm_shape(const QueueSettings& settings, int /*world_size*/) {
   return {.nodes = slurm.nodes,
           .tasks_per_node = slurm.tasks_per_node,
           .walltime = slurm.time,
+          .warning = slurm.warning,
           .keep_allocation = slurm.keep_allocation,
           .gpus_per_node = slurm.gpus_per_node};
 }
@@ -95,6 +96,14 @@ void one_slurm_task(QueueSettings& settings) {
   SlurmSettings& slurm = settings.as<SlurmSettings>();
   slurm.cpus_per_task = slurm.cpus_per_task * slurm.tasks_per_node;
   slurm.nodes = slurm.tasks_per_node = 1;
+  slurm.keep_allocation = std::chrono::seconds(0);
+}
+
+void shorten_slurm(QueueSettings& settings, int nodes, std::chrono::seconds walltime) {
+  SlurmSettings& slurm = settings.as<SlurmSettings>();
+  slurm.nodes = std::min(slurm.nodes, nodes);
+  slurm.time = std::min(slurm.time, walltime);
+  slurm.warning = std::min<std::chrono::seconds>(slurm.warning, slurm.time / 2);
   slurm.keep_allocation = std::chrono::seconds(0);
 }
 
@@ -135,6 +144,7 @@ constexpr QueueManager kSlurm{
     .complete = complete_slurm,
     .shape = slurm_shape,
     .one_task = one_slurm_task,
+    .shorten = shorten_slurm,
     .image_and_modules = true,
     .plain_workdir = true,
     .poll_interval = std::chrono::seconds(60),  // the shortest interval that sites accept

@@ -24,6 +24,9 @@ std::string job_script(const config::Facility& facility, const job::JobSpec& spe
                        const std::string& job_name, const RemotePath& folder,
                        const Programs& programs, const std::optional<RemotePath>& next_folder = {});
 
+/// The built-in trainer at the facility: the facility's key, or the program beside this xffl.
+std::string trainer_program(const config::Facility& facility, const Programs& programs);
+
 struct RenderedScript {
   int round = 1;
   int attempt = 1;

@@ -47,6 +47,7 @@ struct JobShape {
   int nodes = 1;
   int tasks_per_node = 1;            // ranks on a node
   std::chrono::seconds walltime{0};  // 0: no limit
+  std::chrono::seconds warning{0};   // before the walltime: the trainer stops
   // The time for which a job that has reported keeps its nodes for the next round; 0: it ends.
   std::chrono::seconds keep_allocation{0};
   int gpus_per_node = 0;  // 0: none, or not known
@@ -93,6 +94,9 @@ struct QueueManager {
   /// Changes the settings to a job of one task on one node, with the processors that the tasks of
   /// a node have together; null: the queue manager has no settings.
   void (*one_task)(QueueSettings& settings) = nullptr;
+  /// Changes the settings to a short job that checks the facility: at most `nodes` nodes and this
+  /// walltime; null: the queue manager has no settings.
+  void (*shorten)(QueueSettings& settings, int nodes, std::chrono::seconds walltime) = nullptr;
   bool image_and_modules = false;  // the keys `image` and `modules` of a facility apply
   bool plain_workdir = false;      // the work folder stands in directives of the job script
   std::chrono::milliseconds poll_interval{0};  // when xffl.yaml has none; 0: the policy's

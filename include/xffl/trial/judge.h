@@ -1,0 +1,58 @@
+// The judgement of what a check job found: facts in, results out. Pure.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "xffl/trial/check_result.h"
+#include "xffl/trial/facts.h"
+
+namespace xffl::trial {
+
+// What the project expects of the facility, and what the check job asked for.
+struct Expected {
+  std::string facility;
+  std::string version;             // of this xffl
+  std::string arch;                // of the log-in node, as of `uname -m`; empty: not known
+  int nodes = 1, ranks = 1;        // of the check job
+  int gpus_per_node = 0;           // that the configuration requests; 0: none, or not known
+  bool own_trainer = false;        // the trainer has no `check`
+  std::vector<std::string> paths;  // as in paths.txt: the work folder first
+  uint64_t needed_bytes = 0;       // in the work folder, for a round; 0: not known
+  int64_t vocab_size = 0, max_positions = 0;  // of the model
+  int64_t steps_per_round = 0;
+  int round_nodes = 1;               // of a round's job
+  std::chrono::seconds walltime{0};  // of a round's job; 0: no limit
+  std::chrono::seconds warning{0};   // before the walltime: the trainer stops
+  bool resumes = false;              // policy.on_walltime: resume
+};
+
+/// All results, in the order of the parts of the job. Each fact that would make a round fail is an
+/// error with its remedy; a fact that makes it slow or late is a warning.
+std::vector<CheckResult> judge(const Expected& expected, const Found& found);
+
+/// The lowest major version of NVIDIA's driver for a CUDA toolkit such as "13.0"; 0: not known.
+int lowest_driver(const std::string& cuda);
+
+// The speed of a round, from the steps of the check.
+struct RoundSpeed {
+  double tokens_per_second = 0;  // of the check job
+  double hours = 0;              // of the round's steps, without start, loading and validation
+  double node_hours = 0;
+};
+std::optional<RoundSpeed> round_speed(double step_seconds, double step_tokens, int64_t steps,
+                                      int nodes);
+
+/// A sentence about a round of `steps` steps: "a round of 40 steps takes 0.8 h, 1.6 node-hours;
+/// the walltime of 12 h suffices"; `suffices` says the last part.
+struct RoundForecast {
+  std::string text;
+  bool suffices = true;
+};
+RoundForecast forecast_round(const RoundSpeed& speed, int64_t steps, std::chrono::seconds walltime,
+                             std::chrono::seconds warning);
+
+}  // namespace xffl::trial

@@ -1,0 +1,118 @@
+# A rank of the job of `xffl doctor --job`: the first rank of each node writes the node's facts, with the node's own tools only; then
+# each rank becomes the trainer. Arguments: the trainer's command. The folder has paths.txt, one path a line: the work folder, then data.
+#
+# A probe that does not end (a hung mount, a wedged GPU driver) is named, and ends the job instead of hanging it.
+umask 077
+rank=${RANK:-${SLURM_PROCID:-0}}
+local_rank=${LOCAL_RANK:-${SLURM_LOCALID:-0}}
+probes=out/node-$rank.d
+
+probe() { # probe NAME COMMAND...: its output is the file NAME once it has ended
+  name=$1
+  shift
+  names="$names $name"
+  (
+    "$@" >"$probes/$name.part"
+    mv "$probes/$name.part" "$probes/$name"
+  ) >/dev/null 2>&1 </dev/null &
+  pids="$pids $name=$!"
+}
+
+system_facts() {
+  echo "host $(uname -n)"
+  echo "arch $(uname -m)"
+  echo "glibc $(getconf GNU_LIBC_VERSION 2>/dev/null | sed 's/^glibc //')"
+  echo "cpus $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)" # nproc obeys these variables
+  sed -n 's/^MemTotal: *\([0-9]*\) kB$/memory \1/p; s/^MemAvailable: *\([0-9]*\) kB$/available \1/p' /proc/meminfo
+}
+
+driver_facts() {
+  if command -v nvidia-smi; then
+    nvidia-smi --query-gpu=driver_version --format=csv,noheader | sed -n 's/^\([0-9][0-9.]*\)$/driver \1/p' | head -n 1
+    echo "gpus $(nvidia-smi -L | grep -c '^GPU ')"
+  else
+    sed -n 's/^NVRM version:.*  \([0-9][0-9.]*\)  .*/driver \1/p' /proc/driver/nvidia/version
+  fi
+}
+
+# High-speed networks with the sum of their ports' rates in Gb/s: InfiniBand and RoCE, Slingshot.
+fabric_facts() {
+  for device in /sys/class/infiniband/*; do
+    [ -e "$device" ] || continue
+    rate=$(cat "$device"/ports/*/rate 2>/dev/null | sed -n 's/^\([0-9]*\).*/\1/p' | head -n 1)
+    echo "fabric ${device##*/} ${rate:-0}"
+  done
+  for device in /sys/class/cxi/*; do
+    [ -e "$device" ] || continue
+    speed=$(cat "$device"/device/net/*/speed 2>/dev/null | head -n 1)
+    case $speed in '' | *[!0-9]*) speed=0 ;; esac
+    echo "fabric ${device##*/} $((speed / 1000))"
+  done
+}
+
+read_path() { # read_path NUMBER PATH
+  if [ -d "$2" ]; then
+    if ls "$2" >/dev/null; then state=ok; else state=unreadable; fi
+  elif [ ! -e "$2" ]; then
+    state=missing
+  elif head -c 64 "$2" >/dev/null; then
+    state=ok
+  else
+    state=unreadable
+  fi
+  echo "path $1 $state"
+}
+
+free_space() {
+  set -- $(df -Pk . | tail -n 1)
+  echo "free $4"
+}
+
+if [ "$local_rank" = 0 ]; then
+  names= pids=
+  mkdir "$probes" || exit 1
+  probe system system_facts
+  probe driver driver_facts
+  probe fabric fabric_facts
+  probe free free_space
+  number=0
+  while IFS= read -r path; do
+    probe "path-$number" read_path "$number" "$path"
+    number=$((number + 1))
+  done <paths.txt
+  left=$((${XFFL_CHECK_PATIENCE:-20} * 5))
+  while [ "$left" -gt 0 ]; do
+    hung=
+    for name in $names; do [ -e "$probes/$name" ] || hung="$hung $name"; done
+    [ -n "$hung" ] || break
+    sleep 0.2
+    left=$((left - 1))
+  done
+  {
+    for name in $names; do
+      if [ -e "$probes/$name" ]; then cat "$probes/$name"; else echo "hung $name"; fi
+    done
+    echo end
+  } >"out/node-$rank.part" && mv "out/node-$rank.part" "out/node-$rank.txt"
+  if [ -n "$hung" ]; then
+    for pair in $pids; do
+      [ -e "$probes/${pair%%=*}" ] || kill "${pair#*=}" 2>/dev/null
+    done
+    echo "xffl: on $(uname -n) these probes do not end:$hung" >&2
+    exit 1
+  fi
+fi
+[ $# -gt 2 ] || exit 0 # the facility has a trainer of its own: there is no `check`
+
+# Sends the warning before the walltime, on its usual way: Slurm to the job's shell, xffl to the ranks.
+if [ "$rank" = 0 ]; then
+  (
+    while kill -0 $$ && [ ! -e out/awaits-signal ]; do sleep 0.2; done
+    if [ -n "$SLURM_JOB_ID" ]; then
+      scancel --batch --signal=USR1 "$SLURM_JOB_ID"
+    else
+      kill -USR1 "$PPID"
+    fi
+  ) >/dev/null 2>&1 </dev/null &
+fi
+XFFL_COMM_TIMEOUT=${XFFL_COMM_TIMEOUT:-120} exec "$@"

@@ -1,0 +1,331 @@
+#include "xffl/trial/trial.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <span>
+
+#include "xffl/base/embedded_file.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
+#include "xffl/base/log.h"
+#include "xffl/base/sha256.h"
+#include "xffl/checkpoint/llama_config.h"
+#include "xffl/facility/job_script.h"
+#include "xffl/facility/model_bytes.h"
+#include "xffl/facility/side_job.h"
+
+namespace xffl::trial {
+
+std::span<const EmbeddedFile> trial_scripts();  // generated
+
+namespace {
+
+constexpr int kKeptSchema = 1;
+constexpr uint64_t kMaxKeptBytes = 1 << 20, kMaxModelConfig = 1 << 20;
+constexpr int64_t kCheckSteps = 3;  // the first one warms up
+constexpr int kMostCheckedRanks = 1024;
+
+std::string node_file(int rank) { return "out/node-" + std::to_string(rank) + ".txt"; }
+
+std::string model_config(const config::Experiment& experiment) {
+  return read_file(experiment.model / "config.json", kMaxModelConfig);
+}
+
+// The facility's training as a few steps, with the same work for a rank as in a round.
+job::JobSpec check_spec(const config::Facility& facility, int ranks) {
+  job::JobSpec spec;
+  spec.key = {"check", "0000", 1, facility.name.str(), 1, std::string(32, '0')};
+  spec.base_model_path = "model";
+  spec.base_model_sha256 = std::string(64, '0');
+  spec.train_paths = facility.train_data;
+  spec.validation = facility.validation;
+  spec.update_path = "out/update";
+  spec.report_path = "out/report.json";
+  spec.metrics_path = "out/metrics.jsonl";
+  spec.state_path = "state";
+  spec.training = facility.training;
+  job::TrainingSpec& training = spec.training;
+  const int64_t all = std::max(1, facility.world_size);
+  training.batch_size = std::max<int64_t>(1, (training.batch_size * ranks + all - 1) / all);
+  training.steps = kCheckSteps;
+  training.first_step = 0;
+  training.max_tokens = 0;
+  training.checkpoint_interval = 0;
+  training.validation_interval = training.early_stop_patience = 0;
+  training.keep_optimizer = false;
+  return spec;
+}
+
+std::vector<std::string> paths_of(const config::Facility& facility) {
+  std::vector<std::string> paths{facility.workdir.str()};
+  paths.insert(paths.end(), facility.train_data.begin(), facility.train_data.end());
+  for (const job::ValidationSet& set : facility.validation) paths.push_back(set.path);
+  return paths;
+}
+
+class Trial {
+ public:
+  Trial(const config::Experiment& experiment, const config::Facility& facility,
+        facility::Services& services, const Options& options, std::stop_token stop,
+        const Callbacks& callbacks)
+      : experiment_(experiment),
+        facility_(facility),
+        services_(services),
+        callbacks_(callbacks),
+        version_(options.version),
+        shape_(job_shape(facility, services.programs, options)),
+        settings_(settings_hash(experiment, facility, services.programs)),
+        job_(facility, services, place(), std::move(stop), callbacks.on_state) {}
+
+  Kept run() {
+    const auto earlier = find_kept(experiment_, facility_.name);
+    const bool was_seen =
+        earlier && earlier->settings_sha256 == settings_ && earlier->job_number == job_.number();
+    const bool is_unseen = !was_seen && job_.has_report();
+    if (!is_unseen && !job_.is_under_way()) {
+      if (callbacks_.confirm) callbacks_.confirm();
+      submit();
+    }
+    if (!is_unseen) job_.follow([&] { return is_done(); });
+    const Found found = collect();
+    Kept kept{.utc = format_utc(services_.clock.utc()),
+              .settings_sha256 = settings_,
+              .job = job_.id().str(),
+              .job_number = job_.number(),
+              .nodes = shape_.shape().nodes,
+              .ranks = shape_.world_size,
+              .results = judge(expected(), found)};
+    if (found.report) {
+      kept.step_seconds = found.report->step_seconds;
+      kept.step_tokens = found.report->step_tokens;
+    }
+    make_dirs(kept_file(experiment_, facility_.name).parent_path());
+    write_file_atomic(kept_file(experiment_, facility_.name), format_kept(kept));
+    job_.session().remove_tree(job_.folder() / "model");  // of a job that failed
+    return kept;
+  }
+
+ private:
+  facility::SidePlace place() const {
+    const std::string name = facility_.name.str() + "-" + settings_.substr(0, 8);
+    return {.parent = facility_.workdir / "xffl.checks" / (experiment_.project.str() + "." + name),
+            .name = "xffl-check-" + name,
+            .report = std::string(job::kCheckReport)};
+  }
+
+  void submit() {
+    std::string paths;
+    for (const std::string& path : paths_of(facility_)) paths += path + "\n";
+    std::vector<remote::NewFile> files{
+        {"config/", ""},
+        {"out/", ""},
+        {std::string(job::kCheckConfig), model_config(experiment_)},
+        {"node.sh", std::string(trial_scripts().front().text)},
+        {"paths.txt", paths},
+        {"job.json", job::format_job_spec(check_spec(facility_, shape_.world_size))}};
+    job_.submit(shape_, std::move(files));
+  }
+
+  bool is_done() { return job_.has_report(); }
+
+  Found collect() {
+    Found found;
+    const int per_node = std::max(1, shape_.shape().tasks_per_node);
+    const int ranks = std::min(shape_.world_size, kMostCheckedRanks);
+    std::vector<remote::FileQuery> queries{{std::string(job::kCheckReport), job::kMaxCheckBytes},
+                                           {std::string(job::kCheckProgress), job::kMaxCheckBytes}};
+    for (int rank = 0; rank < ranks; ++rank) {
+      queries.push_back({job::rank_check_file(rank), job::kMaxCheckBytes});
+      if (rank % per_node != 0) continue;
+      queries.push_back({node_file(rank), kMaxNodeFacts});
+      queries.push_back({job::nccl_log_file(rank), kMaxNcclLog});
+    }
+    const std::vector<remote::FileView> views = job_.session().look(job_.folder(), queries);
+    for (size_t i = 0; i < queries.size() && i < views.size(); ++i) {
+      const std::string& name = queries[i].name;
+      const std::string& bytes = views[i].bytes;
+      if (bytes.empty()) continue;
+      try {
+        if (name == job::kCheckReport || name == job::kCheckProgress) {
+          if (!found.report) found.report = job::parse_check_report(bytes, name);
+        } else if (name.starts_with("out/rank-"))
+          found.ranks.push_back(job::parse_rank_check(bytes, name));
+        else if (name.starts_with("out/node-"))
+          found.nodes.push_back(parse_node_facts(bytes));
+        else
+          found.nccl.push_back(parse_nccl_log(bytes));
+      } catch (const Error& error) {
+        found.unreadable.push_back(error.what());
+      }
+    }
+    if (!found.report || !found.report->complete) found.output = job_.last_output();
+    return found;
+  }
+
+  Expected expected() {
+    const submit::JobShape shape = shape_.shape(), round = facility_.shape();
+    const checkpoint::LlamaConfig model = checkpoint::read_llama_config(experiment_.model);
+    Expected expected{.facility = facility_.name.str(),
+                      .version = version_,
+                      .arch = {},
+                      .nodes = shape.nodes,
+                      .ranks = shape_.world_size,
+                      .gpus_per_node = shape.gpus_per_node,
+                      .own_trainer = !facility_.trainer_command.empty(),
+                      .paths = paths_of(facility_),
+                      .vocab_size = model.vocab_size,
+                      .max_positions = model.max_position_embeddings,
+                      .steps_per_round = facility_.training.steps,
+                      .round_nodes = round.nodes,
+                      .walltime = round.walltime,
+                      .warning = round.warning,
+                      .resumes = experiment_.policy.on_walltime == config::OnWalltime::kResume};
+    try {
+      const auto answer = job_.session().run({"uname", "-m"}, "", std::chrono::seconds(30), {});
+      if (answer.exit_code == 0)
+        expected.arch = log::printable(answer.out.substr(0, answer.out.find('\n')), 40);
+    } catch (const Error&) {
+      expected.arch.clear();  // a facility without commands
+    }
+    try {
+      expected.needed_bytes = facility::model_bytes(experiment_, experiment_.model).at_facility();
+    } catch (const Error&) {
+      expected.needed_bytes = 0;  // another check of `doctor` reports the model
+    }
+    return expected;
+  }
+
+  const config::Experiment& experiment_;
+  const config::Facility& facility_;
+  facility::Services& services_;
+  const Callbacks& callbacks_;
+  const std::string version_;
+  const config::Facility shape_;
+  const std::string settings_;
+  facility::SideJob job_;
+};
+
+Json result_json(const CheckResult& result) {
+  return {{"severity", static_cast<int>(result.severity)},
+          {"check", result.check},
+          {"message", result.message},
+          {"fix", result.fix}};
+}
+
+CheckResult read_result(const Json& json, const std::string& where) {
+  JsonObject object(json, where);
+  CheckResult result{
+      .severity = static_cast<CheckResult::Severity>(object.integer("severity", 0, 2)),
+      .check = object.string("check"),
+      .message = object.string("message"),
+      .fix = object.string("fix")};
+  object.reject_unknown_keys();
+  return result;
+}
+
+}  // namespace
+
+config::Facility job_shape(const config::Facility& facility, const facility::Programs& programs,
+                           const Options& options) {
+  config::Facility shape = facility;
+  const submit::QueueManager& manager = shape.scheduler.manager();
+  if (manager.shorten != nullptr) manager.shorten(shape.scheduler, options.nodes, options.walltime);
+  const submit::JobShape job = shape.shape();
+  if (!manager.this_machine) shape.world_size = job.nodes * job.tasks_per_node;
+  shape.may_requeue = false;
+  shape.trainer_command = {"sh", "node.sh"};
+  if (facility.trainer_command.empty()) {
+    shape.trainer_command.push_back(facility::trainer_program(facility, programs));
+    shape.trainer_command.push_back("check");
+  }
+  return shape;
+}
+
+std::string settings_hash(const config::Experiment& experiment, const config::Facility& facility,
+                          const facility::Programs& programs) {
+  job::JobSpec spec = check_spec(facility, facility.world_size);
+  spec.training.schedule = {};
+  const std::string script =
+      facility::job_script(facility, spec, "check", facility.workdir, programs, std::nullopt);
+  return sha256_hex(script + job::format_job_spec(spec) + model_config(experiment));
+}
+
+std::filesystem::path kept_file(const config::Experiment& experiment,
+                                const FacilityName& facility) {
+  return experiment.project_folder / "checks" / (facility.str() + ".json");
+}
+
+std::string format_kept(const Kept& kept) {
+  Json json{{"schema", kKeptSchema},
+            {"utc", kept.utc},
+            {"settings_sha256", kept.settings_sha256},
+            {"job", kept.job},
+            {"job_number", kept.job_number},
+            {"nodes", kept.nodes},
+            {"ranks", kept.ranks},
+            {"step_seconds", kept.step_seconds},
+            {"step_tokens", kept.step_tokens},
+            {"results", Json::array()}};
+  for (const CheckResult& result : kept.results) json["results"].push_back(result_json(result));
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Kept parse_kept(std::string_view text, const std::string& origin) {
+  const Json parsed = parse_json(text, origin, {.max_bytes = kMaxKeptBytes, .max_depth = 4});
+  JsonObject object(parsed, origin);
+  if (const int64_t found = object.integer("schema"); found != kKeptSchema)
+    object.fail_unsupported("schema", std::to_string(found), std::to_string(kKeptSchema));
+  Kept kept{.utc = object.string("utc"),
+            .settings_sha256 = object.string("settings_sha256"),
+            .job = object.string("job"),
+            .job_number = static_cast<int>(object.integer("job_number", 0, 1'000'000)),
+            .nodes = static_cast<int>(object.integer("nodes", 0, 1'000'000)),
+            .ranks = static_cast<int>(object.integer("ranks", 0, 1'000'000)),
+            .step_seconds = object.number("step_seconds"),
+            .step_tokens = object.number("step_tokens"),
+            .results = {}};
+  const Json& results = object.at("results");
+  if (!results.is_array()) object.fail("results", "is not a list");
+  for (const Json& result : results) kept.results.push_back(read_result(result, origin));
+  object.reject_unknown_keys();
+  return kept;
+}
+
+std::optional<Kept> find_kept(const config::Experiment& experiment, const FacilityName& facility) {
+  const std::filesystem::path file = kept_file(experiment, facility);
+  if (!std::filesystem::exists(file)) return std::nullopt;
+  return parse_kept(read_file(file, kMaxKeptBytes), file.string());
+}
+
+std::string describe_kept(const config::Experiment& experiment, const config::Facility& facility,
+                          const facility::Programs& programs) {
+  const auto kept = find_kept(experiment, facility.name);
+  if (!kept) return "";
+  const std::string day = log::printable(kept->utc.substr(0, 10), 20);
+  const submit::JobShape shape = facility.shape();
+  const auto speed =
+      round_speed(kept->step_seconds, kept->step_tokens, facility.training.steps, shape.nodes);
+  std::string text;
+  if (!speed) {
+    text =
+        "the check job of " + day + " measured no steps: xffl doctor --job " + facility.name.str();
+  } else {
+    char measured[100];
+    std::snprintf(measured, sizeof measured, "measured %.0f tokens/s on ",
+                  speed->tokens_per_second);
+    text = measured + day + ": " +
+           forecast_round(*speed, facility.training.steps, shape.walltime, shape.warning).text;
+  }
+  if (kept->settings_sha256 != settings_hash(experiment, facility, programs))
+    text += "; the configuration has changed since: xffl doctor --job " + facility.name.str();
+  return text;
+}
+
+Kept check_by_job(const config::Experiment& experiment, const config::Facility& facility,
+                  facility::Services& services, const Options& options, std::stop_token stop,
+                  const Callbacks& callbacks) {
+  return Trial(experiment, facility, services, options, std::move(stop), callbacks).run();
+}
+
+}  // namespace xffl::trial

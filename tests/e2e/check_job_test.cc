@@ -1,0 +1,107 @@
+// `xffl doctor --job` with jobs of this machine and the real trainer on two CPU ranks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "support/temp_dir.h"
+#include "xffl/base/file.h"
+#include "xffl/base/process.h"
+#include "xffl/checkpoint/llama_config.h"
+#include "xffl/tokens/token_shard.h"
+
+namespace xffl {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr const char* kCheckBin = XFFL_BINARY_DIR "/bin";
+
+class CheckJob : public testing::Test {
+ protected:
+  CheckJob() {
+    checkpoint::LlamaConfig config;
+    config.vocab_size = 64;
+    config.hidden_size = 32;
+    config.intermediate_size = 64;
+    config.num_layers = 2;
+    config.num_heads = config.num_kv_heads = 4;
+    config.head_dim = 8;
+    config.max_position_embeddings = 32;
+    write_file_atomic(dir_ / "config.json", checkpoint::format_llama_config(config));
+    const ProcessResult made = run_process(
+        {.argv = {kCheckBin + std::string("/xffl-train"), "init", "--config",
+                  (dir_ / "config.json").string(), "--output", (dir_ / "model").string()}});
+    EXPECT_EQ(made.exit_code, 0) << made.err;
+    write_shard(64);
+    write_config("data.tokens");
+  }
+  void write_shard(uint64_t vocabulary) const {
+    tokens::TokenShardWriter writer(dir_ / "data.tokens", vocabulary, 16, true);
+    std::vector<int32_t> ids(16 * 32);
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 7 % 60);
+    writer.add_document(ids);
+    writer.finish();
+  }
+  void write_config(const std::string& data, int steps = 40) const {
+    write_file_atomic(dir_ / "xffl.yaml",
+                      "project: p\nmodel: model\nrounds: 1\ntraining: {steps_per_round: " +
+                          std::to_string(steps) +
+                          ", batch_size: 4, micro_batch_size: 1, precision: fp32}\n"
+                          "facilities:\n  alba:\n    world_size: 2\n"
+                          "    environment: [export OMP_NUM_THREADS=1, export "
+                          "XFFL_CHECK_PATIENCE=3]\n    data: {train: [" +
+                          data + "]}\n");
+  }
+  ProcessResult xffl(std::vector<std::string> argv) const {
+    argv.insert(argv.begin(), kCheckBin + std::string("/xffl"));
+    argv.insert(argv.end(), {"-p", dir_.path().string()});
+    return run_process({.argv = argv, .timeout = std::chrono::seconds(120)});
+  }
+  ProcessResult check() const { return xffl({"doctor", "--job", "alba", "--yes"}); }
+
+  test::TempDir dir_;
+};
+
+TEST_F(CheckJob, MeasuresStepsAndPlanShowsThem) {
+  const ProcessResult refused = xffl({"doctor", "--job", "alba"});
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("xffl doctor --job alba --yes"));
+  const ProcessResult done = check();
+  ASSERT_EQ(done.exit_code, 0) << done.err << done.out;
+  EXPECT_THAT(done.out, HasSubstr("1 of 1 nodes have answered"));
+  EXPECT_THAT(done.out, HasSubstr("all-reduce of 2 ranks on 1 nodes"));
+  EXPECT_THAT(done.out, HasSubstr("reached 2 of 2 ranks"));
+  EXPECT_THAT(done.out, HasSubstr("a round of 40 steps takes"));
+  EXPECT_THAT(done.out, HasSubstr("all checks passed"));
+  for (const auto& entry : fs::recursive_directory_iterator(dir_.path()))
+    EXPECT_EQ(entry.path().string().find("/job1/model"), std::string::npos) << entry.path();
+  EXPECT_THAT(xffl({"plan", "--offline"}).out, HasSubstr("measured "));
+  EXPECT_THAT(xffl({"plan", "--offline"}).out, Not(HasSubstr("has changed since")));
+  write_config("data.tokens", 80);  // other steps of the same training
+  EXPECT_THAT(xffl({"plan", "--offline"}).out, HasSubstr("a round of 80 steps"));
+  EXPECT_THAT(xffl({"plan", "--offline"}).out, Not(HasSubstr("has changed since")));
+  fs::rename(dir_ / "data.tokens", dir_ / "other.tokens");
+  write_config("other.tokens");
+  EXPECT_THAT(xffl({"plan", "--offline"}).out, HasSubstr("has changed since"));
+}
+
+TEST_F(CheckJob, DataOfAnotherVocabularyIsNamed) {
+  write_shard(65);
+  const ProcessResult done = check();
+  EXPECT_NE(done.exit_code, 0);
+  EXPECT_THAT(done.out, HasSubstr("has a vocabulary of 65, the model has 64"));
+  EXPECT_THAT(done.out, HasSubstr("xffl-tokenize encode"));
+}
+
+TEST_F(CheckJob, AHungMountIsNamedAndDoesNotHangTheJob) {
+  fs::remove(dir_ / "data.tokens");
+  ASSERT_EQ(::mkfifo((dir_ / "data.tokens").c_str(), 0600), 0);
+  const ProcessResult done = check();
+  EXPECT_NE(done.exit_code, 0);
+  EXPECT_THAT(done.out, HasSubstr("data.tokens does not end"));
+}
+
+}  // namespace
+}  // namespace xffl

@@ -1,0 +1,74 @@
+// What a check job writes, and what hostile text becomes.
+#include "xffl/trial/facts.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "xffl/job/check_report.h"
+
+namespace xffl::trial {
+namespace {
+
+TEST(NodeFacts, AreReadByName) {
+  const NodeFacts facts = parse_node_facts(
+      "host n1\narch aarch64\nglibc 2.31\ncpus 72\nmemory 1000\navailable 500\ndriver 535.274.02\n"
+      "gpus 4\nfabric cxi0 200\nfabric cxi1 200\nfree 7\npath 0 ok\npath 1 missing\n"
+      "path 2 unreadable\nhung path-3\nhung driver\nend\n");
+  EXPECT_EQ(facts.arch, "aarch64");
+  EXPECT_EQ(facts.driver, "535.274.02");
+  EXPECT_EQ(facts.gpus, 4);
+  EXPECT_EQ(facts.available, 500 * 1024);
+  EXPECT_EQ(facts.free, 7 * 1024);
+  EXPECT_DOUBLE_EQ(facts.fabric_gbits, 400);
+  EXPECT_EQ(facts.paths.at(0), PathState::kOk);
+  EXPECT_EQ(facts.paths.at(1), PathState::kMissing);
+  EXPECT_EQ(facts.paths.at(2), PathState::kUnreadable);
+  EXPECT_EQ(facts.paths.at(3), PathState::kHung);
+  EXPECT_EQ(facts.hung, std::vector<std::string>{"driver"});
+  EXPECT_TRUE(facts.complete);
+}
+
+TEST(NodeFacts, HostileTextIsBounded) {
+  std::string text = "host \x1b[31mred\ngpus 99999999999999999999\nfree -1\npath 5000 ok\npath 1\n";
+  for (int i = 0; i < 9000; ++i) text += "fabric x 99999999\n";
+  const NodeFacts facts = parse_node_facts(text);
+  EXPECT_EQ(facts.host.find('\x1b'), std::string::npos);
+  EXPECT_EQ(facts.gpus, 0);
+  EXPECT_EQ(facts.free, -1);
+  EXPECT_TRUE(facts.paths.empty());
+  EXPECT_LE(facts.fabrics.size(), 256u);
+  EXPECT_FALSE(facts.complete);
+}
+
+TEST(NcclLog, TheChosenNetworkIsNamed) {
+  const NcclLog socket = parse_nccl_log(
+      "n1:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so.\n"
+      "n1:7:7 [0] NCCL INFO NET/IB : No device found.\n"
+      "n1:7:7 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>\n"
+      "n1:7:7 [0] NCCL INFO Using network Socket\nNCCL version 2.28.9+cuda13.0\n");
+  EXPECT_EQ(socket.network, "Socket");
+  EXPECT_EQ(socket.version, "2.28.9+cuda13.0");
+  EXPECT_THAT(socket.plugin_problem, testing::HasSubstr("libnccl-net.so"));
+  EXPECT_EQ(parse_nccl_log("x NCCL INFO Using network AWS Libfabric\n").network, "AWS Libfabric");
+  EXPECT_EQ(parse_nccl_log("Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0\n").network, "IB");
+  EXPECT_EQ(parse_nccl_log("").network, "");
+}
+
+TEST(CheckReport, IsReadAsWritten) {
+  job::CheckReport report{.backend = "nccl", .ranks = 8, .nodes = 2, .signalled_ranks = 7};
+  report.step_seconds = 0.5;
+  report.problem = "bad \xff text";
+  job::CheckReport back = job::parse_check_report(job::format_check_report(report), "f");
+  EXPECT_EQ(back.signalled_ranks, 7);
+  EXPECT_EQ(back.step_seconds, 0.5);
+  job::RankCheck rank;
+  rank.rank = 3;
+  rank.host = "n1";
+  rank.data.push_back({.path = "/d/a.tokens", .vocab_size = 300});
+  EXPECT_EQ(job::parse_rank_check(job::format_rank_check(rank), "f"), rank);
+  EXPECT_ANY_THROW(job::parse_check_report("{}", "f"));
+  EXPECT_ANY_THROW(job::parse_rank_check(job::format_check_report(report), "f"));
+}
+
+}  // namespace
+}  // namespace xffl::trial

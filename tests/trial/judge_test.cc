@@ -1,0 +1,168 @@
+// Each bad fact is named with its remedy.
+#include "xffl/trial/judge.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace xffl::trial {
+namespace {
+
+using Severity = CheckResult::Severity;
+using testing::HasSubstr;
+
+// Two nodes with four GPUs each, as they should be.
+struct Case {
+  Expected expected{.facility = "alba",
+                    .version = "0.1.0",
+                    .arch = "x86_64",
+                    .nodes = 2,
+                    .ranks = 8,
+                    .gpus_per_node = 4,
+                    .paths = {"/work", "/data/a.tokens"},
+                    .needed_bytes = 1000,
+                    .vocab_size = 300,
+                    .max_positions = 64,
+                    .steps_per_round = 3600,
+                    .round_nodes = 4,
+                    .walltime = std::chrono::hours(2)};
+  Found found;
+
+  Case() {
+    for (int node = 0; node < 2; ++node) {
+      NodeFacts facts;
+      facts.host = "n" + std::to_string(node);
+      facts.arch = "x86_64";
+      facts.driver = "590.1";
+      facts.gpus = 4;
+      facts.free = 5000;
+      facts.fabrics = {"cxi0"};
+      facts.fabric_gbits = 800;
+      facts.paths = {{0, PathState::kOk}, {1, PathState::kOk}};
+      found.nodes.push_back(facts);
+      found.nccl.push_back({.network = "AWS Libfabric", .version = {}, .plugin_problem = {}});
+      for (int local = 0; local < 4; ++local) {
+        job::RankCheck rank{.rank = node * 4 + local, .host = facts.host};
+        rank.trainer = "xffl-train 0.1.0 (torch 2.11.0)";
+        rank.cuda = "13.0";
+        rank.device = "cuda:0";
+        rank.gpu = "H100";
+        rank.memory_bytes = 80'000'000'000;
+        rank.data = {
+            {.path = "/data/a.tokens", .vocab_size = 300, .sequence_length = 64, .problem = {}}};
+        found.ranks.push_back(rank);
+      }
+    }
+    job::CheckReport report{.backend = "nccl", .ranks = 8, .nodes = 2};
+    report.all_reduce_bytes = 1 << 28;
+    report.all_reduce_seconds = 0.005;
+    report.signalled_ranks = 8;
+    report.step_seconds = 1;
+    report.step_tokens = 1000;
+    report.peak_memory_bytes = 40'000'000'000;
+    report.complete = true;
+    found.report = report;
+  }
+
+  // The results that are not ok, as "check: message -> fix".
+  std::string problems() const {
+    std::string text;
+    for (const CheckResult& each : judge(expected, found))
+      if (each.severity != Severity::kOk)
+        text += (each.severity == Severity::kError ? "E " : "W ") + each.check + ": " +
+                each.message + " -> " + each.fix + "\n";
+    return text;
+  }
+};
+
+TEST(Judge, AGoodFacilityHasNoProblem) {
+  const Case good;
+  EXPECT_EQ(good.problems(), "");
+}
+
+TEST(Judge, AMountThatIsMissingOrHangsIsNamedWithItsNode) {
+  Case bad;
+  bad.found.nodes[1].paths[1] = PathState::kMissing;
+  EXPECT_THAT(bad.problems(), HasSubstr("E mount: on n1 /data/a.tokens does not exist -> "));
+  bad.found.nodes[1].paths[1] = PathState::kHung;
+  EXPECT_THAT(bad.problems(), HasSubstr("on n1 reading /data/a.tokens does not end"));
+  bad.found.nodes[1].paths[1] = PathState::kUnreadable;
+  EXPECT_THAT(bad.problems(), HasSubstr("on n1 /data/a.tokens cannot be read"));
+}
+
+TEST(Judge, AnOldDriverNamesTheCompatibilityFolder) {
+  Case bad;
+  bad.found.nodes[0].driver = "535.274.02";
+  EXPECT_EQ(bad.problems(), "");  // the GPUs work: a forward-compatibility library is there
+  for (job::RankCheck& rank : bad.found.ranks) {
+    rank.gpu.clear();
+    rank.problem = "the driver is too old";
+  }
+  EXPECT_THAT(bad.problems(), HasSubstr("E driver: n0 has the driver 535.274.02; CUDA 13.0 of the "
+                                        "trainer needs 580 or newer -> put the site's "
+                                        "forward-compatibility folder"));
+}
+
+TEST(Judge, TcpBesideAFastNetworkIsAnError) {
+  Case bad;
+  bad.found.nccl = {{.network = "Socket", .version = {}, .plugin_problem = ": no libnccl-net.so"}};
+  EXPECT_THAT(bad.problems(), HasSubstr("TCP, although the nodes have cxi0"));
+  EXPECT_THAT(bad.problems(), HasSubstr("no libnccl-net.so"));
+  bad.found.nccl.push_back({.network = "AWS Libfabric", .version = {}, .plugin_problem = {}});
+  bad.found.nodes[0].fabrics.clear();
+  bad.found.nodes[1].fabrics.clear();
+  EXPECT_THAT(bad.problems(), HasSubstr("the nodes use different networks"));
+}
+
+TEST(Judge, ASlowNetworkIsAWarningWithItsFloor) {
+  Case bad;
+  bad.found.report->all_reduce_seconds = 0.1;  // 4.7 GB/s on wires of 100 GB/s
+  EXPECT_THAT(bad.problems(), HasSubstr("W network: "));
+  EXPECT_THAT(bad.problems(), HasSubstr("at least 25.0 GB/s"));
+}
+
+TEST(Judge, DataOfAnotherVocabularyOrLength) {
+  Case bad;
+  bad.found.ranks[5].data[0].vocab_size = 301;
+  EXPECT_THAT(bad.problems(), HasSubstr("vocabulary of 301, the model has 300 -> tokenize"));
+  bad.found.ranks[5].data[0] = {
+      .path = "/data/a.tokens", .vocab_size = 300, .sequence_length = 65, .problem = {}};
+  EXPECT_THAT(bad.problems(), HasSubstr("sequences of 65 tokens, the model takes 64"));
+}
+
+TEST(Judge, TrainerArchitectureSpaceSignalAndNodes) {
+  Case bad;
+  bad.found.nodes[0].arch = "aarch64";
+  bad.found.nodes[0].free = 10;
+  bad.found.ranks[0].trainer = "xffl-train 0.0.9 (torch 2.11.0)";
+  bad.found.report->signalled_ranks = 4;
+  const std::string problems = bad.problems();
+  EXPECT_THAT(problems, HasSubstr("E architecture: n0 is aarch64, the log-in node is x86_64"));
+  EXPECT_THAT(problems, HasSubstr("E free space: n0"));
+  EXPECT_THAT(problems, HasSubstr("E trainer: xffl-train 0.0.9"));
+  EXPECT_THAT(problems, HasSubstr("W signal: the warning before the walltime reached 4 of 8"));
+  bad.found.nodes.pop_back();
+  EXPECT_THAT(bad.problems(), HasSubstr("E nodes: 1 of 2 nodes have answered"));
+  bad.found.ranks.clear();
+  EXPECT_THAT(bad.problems(), HasSubstr("E trainer: xffl-train has not started"));
+}
+
+TEST(Judge, AFailedPartHasItsMessage) {
+  Case bad;
+  bad.found.report->complete = false;
+  bad.found.report->part = "steps";
+  bad.found.report->problem = "out of memory";
+  EXPECT_THAT(bad.problems(), HasSubstr("E steps: out of memory"));
+}
+
+TEST(Judge, ARoundBeyondTheWalltimeAndATightMemory) {
+  Case bad;
+  bad.found.report->step_seconds = 3;
+  bad.found.report->peak_memory_bytes = 79'000'000'000;
+  const std::string problems = bad.problems();
+  EXPECT_THAT(problems, HasSubstr("a round of 3600 steps takes 3 h, 12 node-hours; the walltime of "
+                                  "2 h does not suffice -> lower training.steps_per_round"));
+  EXPECT_THAT(problems, HasSubstr("W memory: "));
+}
+
+}  // namespace
+}  // namespace xffl::trial
