@@ -82,6 +82,13 @@ void one_grid_engine_task(QueueSettings& settings) {
   engine.nodes = engine.tasks_per_node = 1;
 }
 
+void shorten_grid_engine(QueueSettings& settings, int nodes, std::chrono::seconds walltime) {
+  auto& engine = settings.as<GridEngineSettings>();
+  engine.nodes = std::min(engine.nodes, nodes);
+  engine.time = std::min(engine.time, walltime);
+  engine.warning = std::min<std::chrono::seconds>(engine.warning, engine.time / 2);
+}
+
 // In the order of the jobs' numbers.
 bool earlier(const AccountedStart& a, const AccountedStart& b) {
   return std::pair(a.job.str().size(), std::pair(a.job.str(), a.start)) <
@@ -99,9 +106,11 @@ constexpr QueueManager kGridEngine{
           const auto& engine = settings.as<GridEngineSettings>();
           return JobShape{.nodes = engine.nodes,
                           .tasks_per_node = engine.tasks_per_node,
-                          .walltime = engine.time};
+                          .walltime = engine.time,
+                          .warning = engine.warning};
         },
     .one_task = one_grid_engine_task,
+    .shorten = shorten_grid_engine,
     .image_and_modules = true,
     .plain_workdir = true,
     .poll_interval = std::chrono::seconds(60),

@@ -149,10 +149,9 @@ class Judgement {
             " of the trainer needs " + std::to_string(lowest) + " or newer" +
             (works ? " (a forward-compatibility library bridges it)" : ""),
         works ? ""
-              : "put the site's forward-compatibility folder (CUDA " +
+              : "set " + key("cuda_compat") + " to the site's forward-compatibility folder (CUDA " +
                     std::to_string(major(toolkit())) +
-                    "'s `compat`, of its CUDA or HPC SDK module) first in LD_LIBRARY_PATH by " +
-                    key("environment") + ", or deploy a flavour for an older CUDA");
+                    "'s `compat`, of its CUDA or HPC SDK module), or deploy the flavour cpu");
   }
 
   void ranks() {
@@ -289,9 +288,9 @@ class Judgement {
     if (names.contains("Socket") && !fabric.empty())
       return add(Severity::kError, "network",
                  message + ": TCP, although the nodes have " + fabric + plugin,
-                 "load the site's NCCL plug-in (" + key("modules") +
-                     ", such as aws-ofi-nccl) on "
-                     "all nodes, and name the network so that a job fails instead of being slow: " +
+                 "name the site's NCCL plug-in (" + key("nccl_plugin") +
+                     ", or load its module by " + key("modules") +
+                     "), and name the network so that a job fails instead of being slow: " +
                      key("environment") + ": export NCCL_NET=\"AWS Libfabric\" (or IB)");
     if (names.size() > 1)
       return add(Severity::kError, "network", message + ": the nodes use different networks",

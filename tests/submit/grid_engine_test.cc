@@ -1,5 +1,6 @@
-// Grid Engine's commands and answers. The answers are those of Son of Grid Engine 8.1.9; the
-// testbed's tests run it.
+// Grid Engine's commands and answers. The answers are those of Son of Grid Engine 8.1.9, which the
+// testbed's tests run, except three that were written from the documented formats: the field
+// deleted_by (Univa), the limit of jobs, and time-outs.
 #include "xffl/submit/grid_engine.h"
 
 #include <gmock/gmock.h>

@@ -1,0 +1,66 @@
+// The settings of a tokenization (one task) and of a check (short), from those of a training.
+#include <gtest/gtest.h>
+
+#include "xffl/submit/grid_engine.h"
+#include "xffl/submit/queue_manager.h"
+#include "xffl/submit/slurm.h"
+
+namespace xffl::submit {
+namespace {
+
+TEST(OneTask, HasTheProcessorsOfANodeTogether) {
+  QueueSettings settings("slurm");
+  SlurmSettings& slurm = settings.as<SlurmSettings>();
+  slurm.nodes = 4;
+  slurm.tasks_per_node = 3;
+  slurm.cpus_per_task = 8;
+  slurm.gpus_per_node = 3;
+  slurm.account = "a";
+  slurm.keep_allocation = std::chrono::hours(1);
+  settings.manager().one_task(settings);
+  EXPECT_EQ(slurm.nodes, 1);
+  EXPECT_EQ(slurm.tasks_per_node, 1);
+  EXPECT_EQ(slurm.cpus_per_task, 24);
+  EXPECT_EQ(slurm.gpus_per_node, 3);
+  EXPECT_EQ(slurm.account, "a");
+  EXPECT_EQ(slurm.keep_allocation.count(), 0);
+}
+
+template <class Settings>
+class ShortJob : public testing::Test {};
+using Managers = testing::Types<SlurmSettings, GridEngineSettings>;
+TYPED_TEST_SUITE(ShortJob, Managers);
+
+template <class Settings>
+QueueSettings training(int nodes) {
+  QueueSettings settings(std::is_same_v<Settings, SlurmSettings> ? "slurm" : "gridengine");
+  auto& values = settings.as<Settings>();
+  values.nodes = nodes;
+  values.tasks_per_node = 4;
+  values.time = std::chrono::hours(12);
+  values.warning = std::chrono::minutes(30);
+  return settings;
+}
+
+TYPED_TEST(ShortJob, HasFewerNodesAndAShorterWalltimeWithItsWarning) {
+  QueueSettings settings = training<TypeParam>(16);
+  settings.manager().shorten(settings, 2, std::chrono::minutes(15));
+  const JobShape shape = settings.manager().shape(settings, 1);
+  EXPECT_EQ(shape.nodes, 2);
+  EXPECT_EQ(shape.tasks_per_node, 4);
+  EXPECT_EQ(shape.walltime, std::chrono::minutes(15));
+  EXPECT_EQ(shape.warning, std::chrono::seconds(450));
+  EXPECT_EQ(shape.keep_allocation.count(), 0);
+}
+
+TYPED_TEST(ShortJob, IsNeverLargerThanATraining) {
+  QueueSettings settings = training<TypeParam>(1);
+  settings.manager().shorten(settings, 2, std::chrono::hours(24));
+  const JobShape shape = settings.manager().shape(settings, 1);
+  EXPECT_EQ(shape.nodes, 1);
+  EXPECT_EQ(shape.walltime, std::chrono::hours(12));
+  EXPECT_EQ(shape.warning, std::chrono::minutes(30));
+}
+
+}  // namespace
+}  // namespace xffl::submit
