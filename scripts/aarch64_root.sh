@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .deps/aarch64: this Debian's libraries for aarch64 and LibTorch's wheel, for the preset aarch64 (scripts/check_aarch64.sh).
+# Makes .deps/aarch64: this Debian's libraries for aarch64, for the preset aarch64 (scripts/check_aarch64.sh).
 # Nothing is installed on this machine. XFFL_DEPS_DIR as for scripts/bootstrap.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
