@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <set>
 
 #include "xffl/base/log.h"
@@ -176,10 +177,10 @@ class Judgement {
     double slowest = 0;
     int64_t memory = 0;
     for (const job::RankCheck& rank : found_.ranks) {
-      this->rank(rank);
       if (slowest == 0 || rank.product_tflops < slowest) slowest = rank.product_tflops;
       if (memory == 0 || rank.memory_bytes < memory) memory = rank.memory_bytes;
     }
+    devices();
     const job::RankCheck& first = found_.ranks.front();
     if (first.problem.empty())
       add(Severity::kOk, "devices",
@@ -189,18 +190,42 @@ class Judgement {
               number("%.3g TFLOP/s", slowest));
   }
 
-  void rank(const job::RankCheck& rank) {
-    const std::string who = "rank " + std::to_string(rank.rank) + " on " + rank.host;
+  // The problem of a rank's device with its remedy; empty: none.
+  std::pair<std::string, std::string> device_problem(const job::RankCheck& rank) const {
     if (!rank.problem.empty())
-      return add(Severity::kError, "device", who + ": " + rank.problem,
-                 "one GPU for each rank: compare tasks_per_node with gpus_per_node, and see the "
-                 "driver above");
-    if (expected_.gpus_per_node > 0 && rank.gpu.empty())
+      return {rank.problem,
+              "one GPU for each rank: compare tasks_per_node with gpus_per_node, and see the "
+              "driver above"};
+    if (expected_.gpus_per_node == 0 || !rank.gpu.empty()) return {};
+    return {"computes on the CPU, but the job has " + std::to_string(expected_.gpus_per_node) +
+                " GPUs on a node",
+            rank.cuda.empty() ? "the trainer was built for CPUs: deploy a flavour for CUDA"
+                              : "no GPU is visible to the rank: see the driver above"};
+  }
+
+  // One line for each problem, not for each rank.
+  void devices() {
+    struct Affected {
+      const job::RankCheck* first = nullptr;
+      size_t others = 0;
+    };
+    std::map<std::pair<std::string, std::string>, Affected> problems;
+    for (const job::RankCheck& rank : found_.ranks) {
+      const auto problem = device_problem(rank);
+      if (problem.first.empty()) continue;
+      Affected& affected = problems[problem];
+      if (affected.first == nullptr)
+        affected.first = &rank;
+      else
+        ++affected.others;
+    }
+    for (const auto& [problem, affected] : problems)
       add(Severity::kError, "device",
-          who + " computes on the CPU, but the job has " + std::to_string(expected_.gpus_per_node) +
-              " GPUs on a node",
-          rank.cuda.empty() ? "the trainer was built for CPUs: deploy a flavour for CUDA"
-                            : "no GPU is visible to the rank: see the driver above");
+          "rank " + std::to_string(affected.first->rank) + " on " + affected.first->host +
+              (affected.others > 0 ? " and " + std::to_string(affected.others) + " other ranks"
+                                   : "") +
+              ": " + problem.first,
+          problem.second);
   }
 
   void data() {

@@ -98,8 +98,11 @@ TEST(Judge, AnOldDriverNamesTheCompatibilityFolder) {
     rank.problem = "the driver is too old";
   }
   EXPECT_THAT(bad.problems(), HasSubstr("E driver: n0 has the driver 535.274.02; CUDA 13.0 of the "
-                                        "trainer needs 580 or newer -> put the site's "
+                                        "trainer needs 580 or newer -> set "
+                                        "facilities.alba.cuda_compat to the site's "
                                         "forward-compatibility folder"));
+  EXPECT_THAT(bad.problems(),
+              HasSubstr("E device: rank 0 on n0 and 7 other ranks: the driver is too old -> "));
 }
 
 TEST(Judge, TcpBesideAFastNetworkIsAnError) {
