@@ -1,5 +1,5 @@
-// A Scheduler made of a queue manager's commands and the parsers of their answers. The schedulers
-// of Grid Engine, PBS and Flux differ in their QueueCommands alone.
+// A Scheduler made of a queue manager's commands and the parsers of their answers. Grid Engine's is
+// one; Slurm's scheduler, with its kept allocations, is a class of its own.
 #pragma once
 
 #include <chrono>
