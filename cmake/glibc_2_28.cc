@@ -64,6 +64,8 @@ namespace std {
 // GLIBCXX_3.4.29.
 void __throw_bad_array_new_length() { throw std::bad_array_new_length(); }
 template basic_stringbuf<char>::__string_type basic_stringbuf<char>::str() const&;
+template basic_stringbuf<char>::basic_stringbuf(__string_type&&, ios_base::openmode);
+template basic_istringstream<char>::basic_istringstream(__string_type&&, ios_base::openmode);
 
 // CXXABI_1.3.13. A copy that is never destroyed leaves the count one higher.
 void __exception_ptr::exception_ptr::_M_addref() noexcept {
