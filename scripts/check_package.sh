@@ -2,13 +2,13 @@
 # Starts a bundle (scripts/package.sh) in a small Debian 11 (glibc 2.31) that has nothing else, and compares a training, an evaluation and
 # a tokenization there with the same ones on this machine.
 #
-#   scripts/check_package.sh FOLDER
+#   scripts/check_package.sh FOLDER [ROOT]     ROOT: a root file system with the programs in its PATH, instead of Debian 11
 #
 # Needs user namespaces or root; without them it says so and exits with 77.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bundle=$(realpath "$1")
-base=$(realpath "${XFFL_DEPS_DIR:-.deps}")/sysroot/$(uname -m)-base
+base=${2:-$(realpath "${XFFL_DEPS_DIR:-.deps}")/sysroot/$(uname -m)-base}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp -a "$base" "$work/root"
@@ -33,6 +33,8 @@ J
 for i in $(seq 1 400); do echo "The quick brown fox number $i jumps over $((i * 7 % 13)) lazy dogs."; done >"$work/root/check/text.txt"
 encode="--tokenizer /check/tokenizer --sequence-length 32 --input /check/text.txt"
 bin=/opt/elsewhere/bin
+if [ $# -ge 2 ]; then bin=/usr/local/bin; fi
+where=$(. "$work/root/etc/os-release" 2>/dev/null && echo "$PRETTY_NAME" || echo "Debian 11")
 inside $bin/xffl-train --version
 inside $bin/xffl-train info
 inside $bin/xffl-tokenize train --input /check/text.txt --vocab-size 300 --output /check/tokenizer >/dev/null
@@ -77,7 +79,7 @@ for preset in release dev trainer-cpu; do
   if [ -x build/$preset/bin/xffl-tokenize ] && build/$preset/bin/xffl-train --version >/dev/null 2>&1; then own=$PWD/build/$preset/bin && break; fi
 done
 if [ -z "$own" ]; then
-  echo "check_package: no build here to compare with (scripts/build.sh release); the bundle's programs ran in Debian 11, with:"
+  echo "check_package: no build here to compare with (scripts/build.sh release); the bundle's programs ran in $where, with:"
   cut -d, -f1-3 "$work/bundle.json" # tokens, loss, perplexity
   exit 0
 fi
@@ -90,11 +92,11 @@ OMP_NUM_THREADS=1 "$own/xffl-train" --device cpu --job check/own-job/job.json >"
 cmp check/bundle.tokens check/own.tokens
 cmp check/bundle-model/model.safetensors check/own-model/model.safetensors
 cmp check/bundle-job/update/model.safetensors check/own-job/update/model.safetensors
-python3 - "$work/bundle.json" "$work/own.json" <<'P'
+python3 - "$where" "$work/bundle.json" "$work/own.json" <<'P'
 import json
 import sys
-bundle, own = (json.load(open(name)) for name in sys.argv[1:])
-print(f"loss in Debian 11 {bundle['nll']}, here {own['nll']}")
+bundle, own = (json.load(open(name)) for name in sys.argv[2:])
+print(f"loss in {sys.argv[1]} {bundle['nll']}, here {own['nll']}")
 sys.exit(abs(bundle["nll"] - own["nll"]) > 1e-6)
 P
-echo "check_package: the bundle in Debian 11 and this machine's build gave the same tokens, model, update and loss"
+echo "check_package: the bundle in $where and this machine's build gave the same tokens, model, update and loss"
