@@ -48,12 +48,12 @@ fault_packages=(strace libfaketime)
 source_packages=(clang-format)
 # For the tests of completion scripts and manual pages.
 shell_packages=(zsh fish groff mandoc)
-# Public readers of the OCI archives that scripts/oci_archive.py writes.
-image_packages=(skopeo umoci)
+# A writer of squashfs, and public readers of the images that scripts/package_image.sh writes.
+image_packages=(squashfs-tools skopeo umoci)
 # For the test of the report's page; a distribution without these packages skips the test.
 browser_packages=(chromium-headless-shell poppler-utils)
 # For the packages of scripts/package.sh: lintian and a Debian in a folder check the Debian package.
-package_packages=(lintian mmdebstrap)
+package_packages=(lintian mmdebstrap "${image_packages[@]}")
 aarch64_packages=(g++-aarch64-linux-gnu qemu-user-static)
 fuzz_packages=(clang-19 libclang-rt-19-dev)
 testbed_services=(ssh munge slurmctld slurmd slurmdbd mariadb gridengine-master gridengine-exec)

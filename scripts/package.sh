@@ -4,6 +4,7 @@
 #
 #   scripts/package.sh trainer [--flavour cpu|cu13] [--arch x86_64] [--output FOLDER]     default: dist/
 #   scripts/package.sh coordinator [--output FOLDER]                                      see scripts/package_coordinator.sh
+#   scripts/package.sh image BUNDLE.tar.gz [--output FOLDER]                              see scripts/package_image.sh
 #
 # cpu: no GPU. cu13: NVIDIA's GPUs from A100 on, with a driver for CUDA 13; needs 12 GB in .deps and in the output folder.
 #
@@ -12,7 +13,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 fail() { echo "package: $*" >&2; exit 2; }
-case "${1:-}" in coordinator) exec "scripts/package_$1.sh" "${@:2}" ;; esac
+case "${1:-}" in coordinator | image) exec "scripts/package_$1.sh" "${@:2}" ;; esac
 [ "${1:-}" = trainer ] || fail "usage: scripts/package.sh trainer [--flavour cpu|cu13] [--arch x86_64] [--output FOLDER]"
 shift
 flavour=cpu arch=x86_64 output=dist
