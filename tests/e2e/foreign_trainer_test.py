@@ -46,6 +46,7 @@ facilities:
     data: {{train: alba.tokens, validation: {{own: validation.tokens}}}}
   brno:
     trainer: {{command: ['{sys.executable}', '{SOURCE}/configs/trainers/hf_trainer.py']}}
+    world_size: 2
     data: {{train: brno.tokens, validation: {{own: validation.tokens}}}}
 """)
         run(BIN / "xffl", "config", "validate", "-p", folder)
@@ -57,6 +58,7 @@ facilities:
             reports = {name: facility["report"] for name, facility in detail["facilities"].items()}
             assert reports["alba"]["trainer"].startswith("xffl-train"), reports
             assert reports["brno"]["trainer"].startswith("hf_trainer.py"), reports
+            assert reports["brno"]["world_size"] == 2, reports
             # Both facilities measured the same model on the same sequences before their training.
             before = [reports[f]["validation"][0]["nll_before"] for f in ("alba", "brno")]
             assert math.isclose(*before, rel_tol=1e-4), before

@@ -1,0 +1,173 @@
+"""configs/trainers/xffl_job.py does its part of docs/reference/job_json.md; references: xffl-train, torch and safetensors."""
+
+import json
+import pathlib
+import random
+import signal
+import sys
+import time
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+import harness
+
+TRAINERS = pathlib.Path(__file__).parents[2] / "configs/trainers"
+sys.path[:0] = [str(TRAINERS), str(pathlib.Path(__file__).parents[1] / "tokens")]
+import permutation_reference  # noqa: E402
+import xffl_job  # noqa: E402
+
+EXAMPLE = (sys.executable, TRAINERS / "hf_trainer.py")
+
+
+@pytest.fixture
+def setting(tmp_path, monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)}
+    base_hash = harness.make_model(tmp_path / "base")
+    tokens = harness.write_tokens(tmp_path / "t.tokens", harness.make_sequences(30))
+
+    def job(name, **changes):
+        return harness.make_job(tmp_path / name, tmp_path / "base", base_hash, tokens,
+                                **{**dict(steps=3, validation=[("it", tokens)]), **changes})
+
+    yield job
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def outcome(job, ranks):
+    output = [rank.communicate(timeout=300)[0] for rank in ranks]
+    return harness.Outcome(job.parent, [rank.returncode for rank in ranks], output)
+
+
+def trained(job):
+    """Weights that differ from those of the input model."""
+    base = xffl_job.Tensors(job.path("base_model_path"))
+    return {name: base[name] * np.float32(1.01) for name in base.keys()}
+
+
+def test_numbers_are_those_of_the_reference():
+    for size, seed, epoch in ((10, 0, 0), (10, 1, 1), (1000, 2**64 - 1, 7)):
+        assert xffl_job.permutation(size, seed, epoch) == permutation_reference.permutation(size, seed, epoch)
+    values = torch.randn(10000, generator=torch.Generator().manual_seed(1))
+    assert xffl_job.encoded(values.numpy(), "BF16") == values.bfloat16().view(torch.int16).numpy().tobytes()
+    assert xffl_job.encoded(values.numpy(), "F16") == values.half().view(torch.int16).numpy().tobytes()
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_an_epochs_part_gives_the_losses_of_xffl_train(setting, world_size):
+    settings = dict(first_step=2, schedule=dict(kind="linear", warmup_steps=2, total_steps=6, min_ratio=0.1))
+    ours, job = harness.train(setting("ours", **settings)), setting("theirs", **settings)
+    found = outcome(job, harness.start_ranks(job, world_size, program=EXAMPLE))
+    assert found.codes == [0] * world_size, found.output
+    for mine, theirs in zip(found.losses, ours.losses, strict=True):
+        assert harness.relative(mine, theirs) < 1e-4
+    for key in ("key", "base_model_sha256", "steps", "stopped_early", "samples", "tokens", "nodes", "data_files", "data_bytes", "data_sha256"):
+        assert found.report[key] == ours.report[key]
+    assert found.report["world_size"] == world_size and found.metrics[0]["tokens_per_second"] > 0
+    for name in ("nll_before", "nll_after"):
+        assert harness.relative(found.report["validation"][0][name], ours.report["validation"][0][name]) < 1e-4
+
+
+def test_a_signal_to_another_rank_ends_all(setting):
+    job = setting("job", steps=100000)
+    ranks = harness.start_ranks(job, 2, program=EXAMPLE)
+    try:
+        deadline = time.monotonic() + 120
+        while not (job.parent / "metrics.jsonl").exists() and time.monotonic() < deadline and not any(r.poll() for r in ranks):
+            time.sleep(0.05)
+        ranks[1].send_signal(signal.SIGUSR1)
+        found = outcome(job, ranks)
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert found.codes == [0, 0], found.output
+    assert found.report["stopped_early"] is True and found.report["validation"] == []
+    assert 1 <= found.report["steps"] == len(found.metrics) < 100000
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda t, first: t.pop(first), "missing"),
+        (lambda t, first: t.update(more=t[first]), "unknown"),
+        (lambda t, first: t.update({first: t[first] * np.float32("nan")}), "has NaN"),
+        (lambda t, first: t.update({first: t[first][:1]}), "has the shape"),
+    ],
+)
+def test_a_wrong_tensor_leaves_no_update(setting, change, message):
+    job = xffl_job.load(setting("job", steps=1, validation=[]))
+    tensors = trained(job)
+    change(tensors, next(iter(tensors)))
+    with pytest.raises(xffl_job.JobError, match=message):
+        job.finish(tensors, [1.0], 8, 9)
+    assert sorted(p.name for p in job.folder.iterdir()) == ["job.json"]
+
+
+@pytest.mark.parametrize(
+    "path, value, message",
+    [
+        (["version"], 5, "version: should be 4"),
+        (["key"], None, "key should be an object"),
+        (["train_paths"], [1], r"train_paths\[0\] should be"),
+        (["training", "lora"], None, "training.lora should be an object"),
+        (["training", "schedule", "min_ratio"], "x", "training.schedule.min_ratio should be a number"),
+        (["training", "steps"], -1, "training.steps should be a natural number"),
+        (["base_model_sha256"], "0" * 64, "expected a model with the root hash"),
+        (["training", "document_mask"], True, "training.document_mask is not done"),
+    ],
+)
+def test_a_wrong_job_is_one_line(setting, path, value, message):
+    file = setting("job")
+    document = inner = json.loads(file.read_text())
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = value
+    file.write_text(json.dumps(document))
+    with pytest.raises(xffl_job.JobError, match=message):
+        xffl_job.load(file)
+    assert (file.parent / "model.failure").exists() == (path == ["base_model_sha256"])
+
+
+def test_a_finished_job_is_not_done_again(setting):
+    file = setting("job", document_mask=True)
+    (file.parent / "report.json").write_text("{}")
+    with pytest.raises(SystemExit) as ended:
+        xffl_job.load(file)
+    assert ended.value.code == 0
+
+
+def test_a_delta_replaces_the_update_of_a_killed_attempt(setting):
+    job = xffl_job.load(setting("job", steps=1, validation=[], update_kind="delta", update_dtype="bf16", unknown_key=1))
+    (job.folder / "update").mkdir()
+    (job.folder / "update/old").write_text("1")
+    tensors = trained(job)
+    job.finish(tensors, [1.0], 8, 9)
+    assert sorted(p.name for p in (job.folder / "update").iterdir()) == ["config.json", "manifest.json", "model.safetensors"]
+    base = safetensors.torch.load_file(job.path("base_model_path") / "model.safetensors")
+    for name, value in safetensors.torch.load_file(job.folder / "update/model.safetensors").items():
+        assert torch.equal(value, (torch.from_numpy(tensors[name]) - base[name]).bfloat16())
+
+
+def test_damaged_files_are_refused(setting, tmp_path):
+    tokens, source = tmp_path / "t.tokens", random.Random(1)
+    whole = tokens.read_bytes()
+    job = xffl_job.load(setting("job"))
+    for data in (b"", whole[:-1], whole + b"x", b"Y" + whole[1:], whole[:32] + b"\xff" * 8 + whole[40:]):
+        tokens.write_bytes(data)
+        with pytest.raises(xffl_job.JobError, match="t.tokens"):
+            list(job.batches())
+    model = tmp_path / "base/model.safetensors"
+    whole = model.read_bytes()
+    for _ in range(200):  # a header of random bytes is refused or read, without another error
+        at = source.randrange(300)
+        model.write_bytes(whole[:at] + bytes([source.randrange(256)]) + whole[at + 1 :])
+        try:
+            tensors = xffl_job.Tensors(tmp_path / "base")
+            [tensors[name] for name in tensors.keys()]
+        except xffl_job.JobError as problem:
+            assert "model.safetensors" in str(problem)
