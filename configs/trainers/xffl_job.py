@@ -22,6 +22,7 @@ import resource
 import shutil
 import signal
 import struct
+import subprocess
 import sys
 import time
 
@@ -370,7 +371,7 @@ class Job:
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
             raise JobError(f"{path}: is not a job.json: {problem}") from None
         self.rank, self.world_size, self.local_rank = ranks_of(os.environ)
-        self.steps_done, self.stopping, self.first_step_at = 0, False, None
+        self.stopping, self.program = False, sys.argv[0]
         for number in (signal.SIGUSR1, signal.SIGTERM):
             signal.signal(number, self._stop)
 
@@ -481,19 +482,23 @@ class Job:
 
     def evaluate(self, model):
         """Name -> (mean loss, tokens) of a model of transformers on the validation sets, shared among the ranks."""
-        import torch
-
-        results, size = {}, self.training["micro_batch_size"]
+        results = {}
         for name, data in self.validation_data().items():
-            total, tokens = 0.0, 0
-            with torch.no_grad():
-                mine = range(self.rank, len(data), self.world_size)
-                for begin in range(0, len(mine), size):
-                    sequences = [data[i] for i in mine[begin : begin + size]]
-                    total, tokens = total + summed_loss(model, sequences).item(), tokens + num_targets(sequences)
+            total, tokens = self.measure(model, data, range(self.rank, len(data), self.world_size))
             tokens = int(self.sum(tokens))
             results[name] = (self.sum(total) / max(tokens, 1), tokens)
         return results
+
+    def measure(self, model, data, indices):
+        """(Sum of the loss, tokens) of some sequences, on this rank alone."""
+        import torch
+
+        total, tokens, size = 0.0, 0, self.training["micro_batch_size"]
+        with torch.no_grad():
+            for begin in range(0, len(indices), size):
+                sequences = [data[i] for i in indices[begin : begin + size]]
+                total, tokens = total + summed_loss(model, sequences).item(), tokens + num_targets(sequences)
+        return total, tokens
 
     def _write_update(self, tensors):
         """Checks the tensors against the input model and writes the update's folder; returns its root hash."""
@@ -589,10 +594,10 @@ class Job:
             "world_size": self.world_size,
             "scheduler_job_id": os.environ.get("SLURM_JOB_ID", ""),
             "restarts": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
-            "trainer": (trainer or pathlib.Path(sys.argv[0]).name)[:200],
+            "trainer": (trainer or pathlib.Path(self.program).name)[:200],
             "nodes": int(os.environ.get("SLURM_STEP_NUM_NODES", "1")),
             **({} if self.stopping else data_identity([self.folder / path for path in paths])),
-            "program_sha256": sha256_of(sys.argv[0]),
+            "program_sha256": sha256_of(self.program),
         }
         write_whole(self.path("report_path"), json.dumps(report, indent=2))
 
@@ -617,6 +622,195 @@ def load(path, honoured=()):
     return job
 
 
+# Scripts that know nothing of jobs (docs/user/own_trainer.md).
+
+
+def wait_for(condition, seconds, reason):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise JobError(f"{reason} within {seconds} s")
+        time.sleep(0.05)
+
+
+def write_dataset(job, path):
+    """Writes the records of all steps, in the order of xffl-train, as JSON lines; returns the number of tokens that count."""
+    tokens, part = 0, path.with_name(path.name + ".part")
+    with open(part, "w") as file:
+        for _, sequences in job.batches(all_ranks=True):
+            tokens += num_targets(sequences)
+            for ids, counted in sequences:
+                record = {"input_ids": ids.tolist(), "labels": np.where(counted, ids, -100).tolist()}
+                file.write(json.dumps(record) + "\n")
+    os.rename(part, path)
+    return tokens
+
+
+def saved_tensors(output):
+    """The weights that a script saved: safetensors files, or else one state dict of torch. Nothing is unpickled but tensors."""
+    if any(output.glob("*.safetensors")):
+        return Tensors(output)
+    found = sorted(p for p in output.iterdir() if p.suffix in (".pt", ".pth", ".bin"))
+    if len(found) != 1:
+        names = ", ".join(p.name for p in found) or "none"
+        raise JobError(f"{output}: expected *.safetensors, or one state dict (.pt, .pth or .bin) of the script, found {names}")
+    import torch
+
+    try:
+        state = torch.load(found[0], map_location="cpu", weights_only=True)
+    except Exception as problem:  # torch raises many types for a file that is not one
+        raise JobError(f"{found[0]}: is not a state dict that torch reads with weights_only=True: {str(problem)[:200]}") from None
+    if not isinstance(state, dict) or not state or not all(isinstance(v, torch.Tensor) for v in state.values()):
+        raise JobError(f"{found[0]}: expected a state dict, name -> tensor; save model.state_dict()")
+    return state
+
+
+def steps_saved(job, output):
+    """The steps that the script did: `global_step` of trainer_state.json, which transformers.Trainer writes, or else all."""
+    path, planned = output / "trainer_state.json", job.training["steps"]
+    if not path.exists():
+        if job.stopping:
+            print(f"{path}: expected a file with global_step after a warning signal: the steps done are unknown, "
+                  "and nothing was written", file=sys.stderr)
+            sys.exit(CANCELLED)
+        return planned
+    try:
+        steps = json.loads(path.read_text())["global_step"]
+        if type(steps) is not int or not 0 <= steps <= planned:
+            raise ValueError(f"global_step should be an integer from 0 to the job's {planned} steps, found {steps!r}")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise JobError(f"{path}: {problem!r}") from None
+    if steps == 0:
+        print("the script ended before its first step was done: nothing was written", file=sys.stderr)
+        sys.exit(CANCELLED)
+    if steps < planned and not job.stopping:
+        raise JobError(f"{path}: the script did {steps} of the job's {planned} steps without a warning signal: let it do one pass")
+    return steps
+
+
+def model_with(job, tensors=None):
+    """The input model in transformers, with its own weights or others."""
+    try:
+        import torch
+        from transformers import AutoModelForCausalLM
+    except ImportError as problem:
+        raise JobError(f"{problem}: xffl_job.py run measures the model with torch and transformers") from None
+    model = AutoModelForCausalLM.from_pretrained(job.path("base_model_path"), dtype=torch.float32)
+    if tensors is not None:
+        base = Tensors(job.path("base_model_path"))
+        if problem := sorted(name for name in base.keys() if name not in tensors.keys()):
+            raise JobError(f"the script saved no tensor {problem[0]}, which the input model has")
+        for name in base.keys():
+            if tuple(as_numpy(tensors[name]).shape) != base.shape(name):
+                raise JobError(f"the script's tensor {name} does not have the input model's shape {base.shape(name)}")
+        model.load_state_dict({name: torch.from_numpy(as_numpy(tensors[name])) for name in base.keys()}, strict=False)
+    return model.eval()
+
+
+def measured(job, model):
+    """As evaluate(), on this rank alone."""
+    results = {}
+    for name, data in job.validation_data().items():
+        total, tokens = job.measure(model, data, range(len(data)))
+        results[name] = (total / max(tokens, 1), tokens)
+    return results
+
+
+def run_script(job, options, command):
+    """Starts a script for a job, and makes update and report from the weights that it saved."""
+    if job.training["steps"] == 0:
+        if job.rank == 0:
+            job.finish({}, [], 0, 0, measured(job, model_with(job)), None, "xffl_job.py run")
+        return
+    # Ranks of one start agree on this name, so that files of a start that was killed are not taken for theirs.
+    start = [os.environ.get(n, "") for n in ("MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")]
+    place = job.path("update_path").with_name("script")
+    folder = place / hashlib.sha256("\n".join(start).encode()).hexdigest()[:16]
+    dataset, output, ready = folder / "dataset.jsonl", folder / "output", folder / "ready"
+    if job.rank == 0:
+        shutil.rmtree(place, ignore_errors=True)
+        output.mkdir(parents=True)
+        tokens = write_dataset(job, dataset)
+        ready.touch()
+    wait_for(ready.exists, options.timeout, f"{ready}: rank 0 did not write the data set")
+    environment = {**os.environ, "RANK": str(job.rank), "WORLD_SIZE": str(job.world_size), "LOCAL_RANK": str(job.local_rank)}
+    paths = {options.model_flag: job.path("base_model_path"), options.dataset_flag: dataset, options.output_flag: output}
+    words = [*([sys.executable] if command[0].endswith(".py") else []), *command]
+    words += [str(word) for pair in paths.items() for word in pair]
+    signals, began = (signal.SIGUSR1, signal.SIGTERM), time.monotonic()
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # until there is a process to forward to
+    try:
+        child = subprocess.Popen(words, env=environment, preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, signals))
+    except OSError as problem:
+        raise JobError(f"{command[0]}: {problem.strerror}") from None
+
+    def forward(number, _):
+        job.stopping = True
+        child.send_signal(number)
+
+    for number in signals:
+        signal.signal(number, forward)
+    if job.stopping:
+        child.send_signal(signal.SIGUSR1)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    code = child.wait()
+    seconds = time.monotonic() - began
+    part = folder / f"ended-{job.rank}.part"
+    part.write_text(json.dumps([code, job.stopping]))
+    os.rename(part, folder / f"ended-{job.rank}")  # the last access: rank 0 may now remove the folder
+    if job.rank == 0:
+        ends = [folder / f"ended-{rank}" for rank in range(job.world_size)]
+        wait_for(lambda: all(p.exists() for p in ends), options.timeout, "the script of rank 0 has ended; those of other ranks did not end")
+        results = [json.loads(p.read_text()) for p in ends]
+        job.stopping = job.stopping or any(stopped for _, stopped in results)
+        code = next((c for c, _ in results if c), 0)
+    if code:
+        problem = f"the script {command[0]} ended with " + (f"the exit code {code}" if code > 0 else f"the signal {-code}")
+        if job.stopping:
+            print(f"{problem} after the warning signal: nothing was written", file=sys.stderr)
+            sys.exit(CANCELLED)
+        raise JobError(f"{problem}: no update is written; its messages are above")
+    if job.rank != 0:
+        return
+    steps = steps_saved(job, output)
+    tensors = saved_tensors(output)
+    # The script's own losses are unknown here: the report has the saved model's loss on the records of its last step.
+    planned, data, model = job.training["steps"], job.train_data(), model_with(job, tensors)
+    sampler, last = Sampler(len(data), job.training["batch_size"], job.training["seed"]), job.training["first_step"] + steps - 1
+    total, count = job.measure(model, data, sampler.step_indices(last))
+    if steps < planned:
+        done = range(job.training["first_step"], last + 1)
+        tokens = sum(num_targets([data[i] for i in sampler.step_indices(step)]) for step in done)
+    loss = total / max(count, 1)
+    job.metric(last, loss=loss, seconds=seconds, tokens_per_second=tokens / seconds)
+    after = {} if job.stopping else measured(job, model)
+    before = {} if job.stopping else measured(job, model_with(job))
+    if pathlib.Path(command[0]).is_file():
+        job.program = command[0]
+    name = f"{pathlib.Path(command[0]).name} (xffl_job.py run)"
+    job.finish(tensors, [loss] * steps, steps * job.training["batch_size"], tokens, before, after, name, seconds)
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def run_main(arguments):
+    """run [OPTION...] -- SCRIPT ARGUMENT... --job JOB: the last two words are those that xffl appends."""
+    parser = argparse.ArgumentParser(prog="xffl_job.py run", usage="xffl_job.py run [OPTION...] -- SCRIPT ARGUMENT... --job JOB")
+    for name in ("model", "dataset", "output"):
+        parser.add_argument(f"--{name}-flag", default=f"--{name}", help=f"the script's argument for its {name}")
+    parser.add_argument("--timeout", type=int, default=600, help="seconds that ranks wait for each other")
+    if "--" not in arguments or len(arguments) < 4 or arguments[-2] != "--job" or not arguments[arguments.index("--") + 1 : -2]:
+        parser.error("expected -- SCRIPT ARGUMENT... --job JOB")
+    at = arguments.index("--")
+    words = arguments[:at]
+    if len(words) % 2 == 0 and not any("=" in word for word in words[::2]):  # argparse takes a value that starts with - after = only
+        words = [f"{name}={value}" for name, value in zip(words[::2], words[1::2])]
+    options, command = parser.parse_args(words), arguments[at + 1 : -2]
+    try:
+        run_script(load(arguments[-1]), options, command)
+    except JobError as problem:
+        sys.exit(str(problem))
+
+
 def main_of(function):
     """Calls function(job) with the job of the argument --job; a JobError becomes one line and exit code 1."""
     parser = argparse.ArgumentParser()
@@ -625,3 +819,9 @@ def main_of(function):
         function(load(parser.parse_args().job))
     except JobError as problem:
         sys.exit(str(problem))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] != ["run"]:
+        sys.exit("usage: xffl_job.py run [OPTION...] -- SCRIPT ARGUMENT... --job JOB (docs/user/own_trainer.md)")
+    run_main(sys.argv[2:])

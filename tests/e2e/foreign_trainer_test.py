@@ -27,6 +27,42 @@ def hf_loss(model_folder, sequences):
         return model(input_ids=ids, labels=ids).loss.item()
 
 
+def unchanged_script(folder):
+    """A script that knows nothing of xffl, with two ranks, beside the built-in trainer."""
+    make_model(folder)
+    for facility, seed in (("alba", 1), ("brno", 2)):
+        encode(folder, facility, seed, 64)
+    encode(folder, "validation", 1, 16)
+    words = [sys.executable, f"{SOURCE}/configs/trainers/xffl_job.py", "run", "--dataset-flag", "--data", "--",
+             f"{SOURCE}/tests/train/plain_script.py", "--lr", "1e-2"]
+    (folder / "xffl.yaml").write_text(f"""
+project: unchanged
+model: model
+rounds: 1
+training: {{steps_per_round: 10, batch_size: 8, micro_batch_size: 4, learning_rate: 1e-2, validation_samples: 8}}
+aggregation: {{publish_dtype: fp32}}
+policy: {{on_missing: fail, max_attempts: 1, poll_interval: 100ms}}
+facilities:
+  alba:
+    data: {{train: alba.tokens, validation: {{own: validation.tokens}}}}
+  brno:
+    trainer: {{command: {json.dumps(words)}}}
+    world_size: 2
+    data: {{train: brno.tokens, validation: {{own: validation.tokens}}}}
+""")
+    run(BIN / "xffl", "run", "-p", folder)
+    status = json.loads(run(BIN / "xffl", "status", "-p", folder, "--json"))
+    assert status["state"] == "completed" and status["rounds_published"] == 1, status
+    reports = {name: facility["report"] for name, facility in status["rounds_detail"][0]["facilities"].items()}
+    assert reports["brno"]["trainer"].startswith("plain_script.py") and reports["brno"]["world_size"] == 2, reports
+    assert reports["alba"]["tokens"] == reports["brno"]["tokens"] == 10 * 8 * (LENGTH - 1), reports
+    table = {(entry["round"], entry["facility"]): entry["loss"] for entry in status["validation"]}
+    assert sorted(table) == [(number, name) for number in (0, 1) for name in ("alba", "brno")], table
+    for number in (0, 1):  # the evaluation is of one model at both
+        assert math.isclose(table[number, "alba"], table[number, "brno"], rel_tol=1e-4), table
+    assert table[1, "alba"] < table[0, "alba"], table
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -88,6 +124,8 @@ facilities:
         # One facility's training on this machine, with two ranks.
         simulated = run(BIN / "xffl", "simulate", "-p", folder, "--facility", "alba", "--world-size", 2)
         assert "tokens/s" in simulated and "ranks                  2" in simulated, simulated
+    with tempfile.TemporaryDirectory() as name:
+        unchanged_script(pathlib.Path(name))
     print("ok")
 
 

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import random
+import re
 import signal
 import sys
 import time
@@ -171,3 +172,62 @@ def test_damaged_files_are_refused(setting, tmp_path):
             [tensors[name] for name in tensors.keys()]
         except xffl_job.JobError as problem:
             assert "model.safetensors" in str(problem)
+
+
+# Scripts that know nothing of xffl.
+
+SCRIPT = pathlib.Path(__file__).with_name("plain_script.py")
+
+
+def program(*arguments):
+    """As xffl starts it: `--job FILE` comes last."""
+    return (sys.executable, TRAINERS / "xffl_job.py", "run", "--dataset-flag", "--data", "--", SCRIPT, *arguments)
+
+
+@pytest.mark.parametrize("world_size, save", [(1, "state"), (2, "hf")])
+def test_an_unchanged_script_gives_the_model_of_xffl_train(setting, world_size, save):
+    ours, job = harness.train(setting("ours")), setting("theirs")
+    found = outcome(job, harness.start_ranks(job, world_size, program=program("--save", save)))
+    assert found.codes == [0] * world_size, found.output
+    for key in ("key", "base_model_sha256", "steps", "stopped_early", "samples", "tokens", "data_sha256"):
+        assert found.report[key] == ours.report[key]
+    for name in ("nll_before", "nll_after"):
+        assert harness.relative(found.report["validation"][0][name], ours.report["validation"][0][name]) < 1e-4
+    assert found.report["program_sha256"] == xffl_job.sha256_of(SCRIPT) and found.report["world_size"] == world_size
+    theirs = safetensors.torch.load_file(job.parent / "update/model.safetensors")
+    for name, value in safetensors.torch.load_file(ours.folder / "update/model.safetensors").items():
+        assert torch.allclose(value, theirs[name], atol=1e-4), name
+    assert not (job.parent / "script").exists()
+
+
+@pytest.mark.parametrize(
+    "save, message",
+    [
+        (lambda folder: None, "or one state dict .* found none"),
+        (lambda folder: [torch.save({"a": torch.zeros(1)}, folder / name) for name in ("a.pt", "b.bin")], "found a.pt, b.bin"),
+        (lambda folder: torch.save(pathlib.PurePosixPath("x"), folder / "a.pt"), "weights_only=True"),
+        (lambda folder: (folder / "a.pt").write_bytes(b"x"), "weights_only=True"),
+        (lambda folder: torch.save({"model": {"a": torch.zeros(1)}}, folder / "a.pt"), "expected a state dict"),
+        (lambda folder: (folder / "a.safetensors").write_bytes(b"x"), "is not a safetensors file"),
+    ],
+)
+def test_what_a_script_saves_is_data_alone(tmp_path, save, message):
+    save(tmp_path)
+    with pytest.raises(xffl_job.JobError, match=message):
+        xffl_job.saved_tensors(tmp_path)
+
+
+def test_the_steps_of_a_script_are_known_or_nothing_is_written(setting, tmp_path):
+    job, state = xffl_job.load(setting("job")), tmp_path / "trainer_state.json"
+    assert xffl_job.steps_saved(job, tmp_path) == 3
+    for text, message in (("x", "trainer_state.json"), ('{"global_step": 4}', "from 0 to the job's 3 steps"), ('{"global_step": 2}', "did 2 of")):
+        state.write_text(text)
+        with pytest.raises(xffl_job.JobError, match=message):
+            xffl_job.steps_saved(job, tmp_path)
+    job.stopping = True
+    assert xffl_job.steps_saved(job, tmp_path) == 2
+    for text in (None, '{"global_step": 0}'):
+        state.write_text(text) if text else state.unlink()
+        with pytest.raises(SystemExit) as ended:
+            xffl_job.steps_saved(job, tmp_path)
+        assert ended.value.code == 75
