@@ -200,6 +200,13 @@ def test_an_unchanged_script_gives_the_model_of_xffl_train(setting, world_size, 
     assert not (job.parent / "script").exists()
 
 
+def test_a_script_that_fails_is_named(setting):
+    job = setting("job")
+    found = outcome(job, harness.start_ranks(job, program=program("--fail", "3")))
+    assert found.codes == [1] and "plain_script.py ended with the exit code 3" in found.output[0], found.output
+    assert found.report is None and not (job.parent / "update").exists()
+
+
 @pytest.mark.parametrize(
     "save, message",
     [
@@ -231,3 +238,20 @@ def test_the_steps_of_a_script_are_known_or_nothing_is_written(setting, tmp_path
         with pytest.raises(SystemExit) as ended:
             xffl_job.steps_saved(job, tmp_path)
         assert ended.value.code == 75
+
+
+def test_a_script_is_warned(setting):
+    job = setting("job", steps=1000)
+    rank = harness.start_ranks(job, program=program("--pause", "0.2"))[0]
+    try:
+        lines = []
+        while not lines or not (lines[-1].startswith("step") or lines[-1] == ""):
+            lines.append(rank.stdout.readline())
+        rank.send_signal(signal.SIGUSR1)
+        found = outcome(job, [rank])
+    finally:
+        rank.kill()
+    assert found.codes == [0], (lines, found.output)
+    steps = found.report["steps"]
+    assert 1 <= steps < 1000 and found.report["stopped_early"] is True and found.report["samples"] == 8 * steps
+    assert found.report["validation"] == []
