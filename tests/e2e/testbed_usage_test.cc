@@ -46,14 +46,16 @@ Json usage(const TestbedProject& project, const std::string& flag = "--json") {
   return parse_json(result.out, "usage");
 }
 
-// One job fails and one is requeued.
-void run_with_a_failed_and_a_requeued_job(TestbedProject& project) {
+// alba's job of round 1 is requeued, that of round 2 fails and is repeated. `late`: brno's job of
+// round 3 never ends, and the coordinator cancels it.
+void run_with_incidents(TestbedProject& project, int rounds, bool late) {
   const Facility& alba = project.facility("alba");
-  project.set_rounds(2);
+  project.set_rounds(rounds);
   project.set_fault("alba", "crash@2");
   project.set_hold();
   project.write_config();
   project.hold("alba", 1);
+  if (late) project.hold("brno", 3);
   project.release();
   auto run = project.start_run();
   const std::string requeued = project.running_job("alba");
@@ -103,34 +105,40 @@ void expect_the_sites_sums(const TestbedProject& project,
   EXPECT_EQ(usage(project), after) << "the run folder keeps the answer";
 }
 
-TEST(TestbedUsage, TheLedgerAgreesWithTheSitesAccounting) {
+// A failed, a requeued and a late job in one run. The grace time is for the late job, and long
+// enough for the other two.
+TEST(TestbedUsage, LedgerAndReportAgreeWithTheSitesAccounting) {
   TestbedProject project({"--dbd"});
   NEED_TESTBED(project);
-  run_with_a_failed_and_a_requeued_job(project);
-  expect_the_sites_sums(project, {{"alba", 4}, {"brno", 2}});
-}
-
-// brno's first job is late: the round ends without it, and the coordinator cancels it.
-TEST(TestbedUsage, TheLedgerAgreesWithTheSitesAccountingOfALateJob) {
-  TestbedProject project({"--dbd"});
-  NEED_TESTBED(project);
-  project.set_rounds(2);
-  project.set_policy("{on_missing: skip, quorum: 1, quorum_grace: 5s, deadline: 1h}");
-  project.set_hold();
-  project.write_config();
-  project.hold("brno", 1);
-  project.release();
-  ASSERT_EQ(project.run().exit_code, 0);
-  expect_the_sites_sums(project, {{"alba", 2}, {"brno", 2}});
+  project.set_policy("{on_missing: skip, quorum: 1, quorum_grace: 60s, deadline: 1h}");
+  run_with_incidents(project, 3, true);
+  expect_the_sites_sums(project, {{"alba", 5}, {"brno", 3}});
   const Json report =
       parse_json(project.xffl({"report", "-p", project.path().string(), "--json"}).out, "report");
-  EXPECT_TRUE(report["rounds"][0]["missing"].contains("brno")) << report["rounds"][0].dump();
+  EXPECT_EQ(report["rounds"][0]["participants"].size(), 2u);
   EXPECT_EQ(report["rounds"][1]["participants"].size(), 2u);
-  for (const Json& row : usage(project)["rows"]) {
-    const bool is_late = row["facility"] == "brno" && row["round"] == 1;
-    EXPECT_EQ(row["outcome"], is_late ? "lost" : "used") << row.dump();
-    EXPECT_GE(row["elapsed"].get<double>(), is_late ? 5 : 0) << row.dump();
+  EXPECT_TRUE(report["rounds"][2]["missing"].contains("brno")) << report["rounds"][2].dump();
+  const Json ledger = usage(project);
+  std::vector<std::string> outcomes;
+  for (const Json& row : ledger["rows"]) {
+    outcomes.push_back(row["facility"].get<std::string>() + " " + row["round"].dump() + " " +
+                       row["outcome"].get<std::string>());
+    if (outcomes.back() == "brno 3 lost") {
+      EXPECT_GE(row["elapsed"].get<double>(), 60);
+    }
   }
+  std::sort(outcomes.begin(), outcomes.end());
+  EXPECT_EQ(outcomes,
+            (std::vector<std::string>{"alba 1 lost", "alba 1 used", "alba 2 lost", "alba 2 used",
+                                      "alba 3 used", "brno 1 used", "brno 2 used", "brno 3 lost"}));
+  EXPECT_EQ(report["usage"]["total"], ledger["total"]);
+  std::vector<std::string> incidents;
+  for (const Json& incident : report["incidents"])
+    incidents.push_back(incident["facility"].get<std::string>() + " " + incident["round"].dump() +
+                        " " + incident["kind"].get<std::string>());
+  std::sort(incidents.begin(), incidents.end());
+  EXPECT_EQ(incidents, (std::vector<std::string>{"alba 2 attempt failed", "brno 3 attempt failed",
+                                                 "brno 3 facility missing"}));
 }
 
 // The clocks of both facilities, with all their daemons, are a day ahead of the coordinator's.
@@ -140,7 +148,7 @@ TEST(TestbedUsage, TheLedgerAgreesWithAnAccountingOfTomorrow) {
   for (const char* name : {"alba", "brno"})
     EXPECT_NEAR(std::stod(project.facility(name).exec_as_user({"date", "+%s"}).out),
                 static_cast<double>(std::time(nullptr)) + 86400, 10);
-  run_with_a_failed_and_a_requeued_job(project);
+  run_with_incidents(project, 2, false);
   expect_the_sites_sums(project, {{"alba", 4}, {"brno", 2}});
   const Json report =
       parse_json(project.xffl({"report", "-p", project.path().string(), "--json"}).out, "report");
