@@ -53,6 +53,7 @@ const FieldTable& report_fields() {
       field("data_sha256", &R::data_sha256, "", {.validate = validate_sha256, .omit_empty = true}),
       field("program_sha256", &R::program_sha256, "",
             {.validate = validate_sha256, .omit_empty = true}),
+      field("gpu_energy_joules", &R::gpu_energy_joules, "", {.max = kMaxCount, .omit_empty = true}),
       field("optimizer_lost", &R::optimizer_lost, "", {.max = kMaxReasonBytes, .omit_empty = true}),
   });
   return fields;

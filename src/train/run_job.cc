@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data_hash.h"
+#include "gpu_energy.h"
 #include "group_exchange.h"
 #include "memory_plan.h"
 #include "metrics.h"
@@ -19,6 +20,7 @@
 #include "xffl/base/log.h"
 #include "xffl/base/sha256.h"
 #include "xffl/job/supported.h"
+#include "xffl/kernels/cuda/gpu.h"
 #include "xffl/train/dataset.h"
 #include "xffl/train/device.h"
 #include "xffl/train/evaluate.h"
@@ -77,6 +79,7 @@ class JobRun {
       return earlier.value_or(job::JobReport{});
     }
     if (first_rank() && !context_.benchmark) data_hash_.emplace(spec_);
+    begin_energy();
     load();
     train();
     if (stop_.finishing() && stops_with_checkpoint(spec_) && !complete()) {
@@ -277,7 +280,23 @@ class JobRun {
     report_.restarts = std::atoi(environment("SLURM_RESTART_COUNT").value_or("").c_str());
     report_.trainer = context_.trainer;
     report_.nodes = sum_over_ranks(group_, context_.device, context_.local_rank == 0 ? 1 : 0);
+    measure_energy();
     if (first_rank()) identify_inputs();
+  }
+
+  // Ranks of Gloo may share a GPU, whose energy would count for each of them.
+  void begin_energy() {
+    const at::Device device = context_.device;
+    if (!device.is_cuda() || group_.name() == "gloo") return;
+    const auto gpus = kernels::gpu::list();
+    energy_.emplace(gpus.at(static_cast<size_t>(device.index())).pci_address);
+  }
+  // Absent from the report unless all ranks have measured.
+  void measure_energy() {
+    const auto mine = energy_ ? energy_->millijoules() : std::nullopt;
+    const int64_t measured = sum_over_ranks(group_, context_.device, mine ? 1 : 0);
+    const int64_t sum = sum_over_ranks(group_, context_.device, mine.value_or(0));
+    if (measured == group_.size()) report_.gpu_energy_joules = sum / 1000;
   }
 
   // An early finish does not wait for the hash of the data.
@@ -362,6 +381,7 @@ class JobRun {
   std::optional<TrainingLoop> loop_;
   std::vector<double> nll_before_;
   std::optional<DataHash> data_hash_;  // on the first rank
+  std::optional<GpuEnergy> energy_;    // on a GPU of this rank alone
   job::JobReport report_;
 };
 

@@ -58,6 +58,7 @@ Json json_of(const Total& total) {
   for (const auto& [source, count] : total.starts_by_source)
     json["rows_by_source"][std::string(name_of(source))] = count;
   json["energy_joules"] = optional_number(total.energy_joules);
+  json["gpu_energy_joules"] = optional_number(total.gpu_energy_joules);
   json["billing_hours"] = optional_number(total.billing_hours);
   return json;
 }
@@ -79,6 +80,7 @@ Json json_of(const Row& row) {
           {"clock_offset", optional_number(row.clock_offset)},
           {"clock_error", optional_number(row.clock_error)},
           {"energy_joules", optional_number(row.energy_joules)},
+          {"gpu_energy_joules", optional_number(row.gpu_energy_joules)},
           {"billing_hours", optional_number(row.billing_hours)}};
 }
 
@@ -142,6 +144,11 @@ std::vector<std::string> remarks(const Ledger& ledger) {
   const Total total = ledger.total();
   if (total.energy_joules)
     all.push_back("energy by the accounting: " + fixed(*total.energy_joules / 3.6e6, 2) + " kWh");
+  if (total.gpu_energy_joules)
+    all.push_back("energy of the GPUs alone, measured by the trainers of " +
+                  std::to_string(total.gpu_energy_rows) + " of " +
+                  std::to_string(ledger.rows.size()) +
+                  " rows: " + fixed(*total.gpu_energy_joules / 3.6e6, 2) + " kWh");
   if (total.billing_hours)
     all.push_back("billing by the accounting: " + fixed(*total.billing_hours, 2) +
                   " hours (TRES billing x hours)");

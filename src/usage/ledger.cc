@@ -118,6 +118,7 @@ class Rows {
         row.end = our_time(end->seconds, *attempt.usage);
         row.source = end->is_bounded ? Source::kBounded : Source::kJob;
       }
+      if (is_last) add_energy(row, attempt);
       ledger_.rows.push_back(row);
       last_work_[{attempt.facility, starts[i].job}] = {ledger_.rows.back(), end};
     }
@@ -136,6 +137,7 @@ class Rows {
     idle.end = our_time(static_cast<double>(start.start), *attempt.usage);
     idle.elapsed = std::nullopt;
     idle.source = std::nullopt;
+    idle.gpu_energy_joules = std::nullopt;
     if (end) {
       idle.elapsed = duration(end->seconds, static_cast<double>(start.start));
       idle.source = Source::kJob;
@@ -158,7 +160,18 @@ class Rows {
       row.source = Source::kJob;
       if (attempt.report->nodes > 0) set_nodes(row, static_cast<int>(attempt.report->nodes));
     }
+    add_energy(row, attempt);
     ledger_.rows.push_back(row);
+  }
+
+  // A report comes from a facility: more than a GPU can use is no measurement.
+  static void add_energy(Row& row, const Attempt& attempt) {
+    constexpr double kMostWatts = 2000;
+    if (!attempt.report || attempt.report->gpu_energy_joules == 0) return;
+    const auto joules = static_cast<double>(attempt.report->gpu_energy_joules);
+    const double gpus = attempt.report->world_size;
+    if (joules <= kMostWatts * gpus * (attempt.report->total_seconds + 1))
+      row.gpu_energy_joules = joules;
   }
 
   Row row_of(const Attempt& attempt, const job::JobStart& start) const {
@@ -363,6 +376,10 @@ void add(Total& total, const Row& row) {
   add(total.node_seconds_by_outcome[row.outcome], row.node_seconds());
   if (row.source) ++total.starts_by_source[*row.source];
   if (row.energy_joules) total.energy_joules = total.energy_joules.value_or(0) + *row.energy_joules;
+  if (row.gpu_energy_joules) {
+    total.gpu_energy_joules = total.gpu_energy_joules.value_or(0) + *row.gpu_energy_joules;
+    ++total.gpu_energy_rows;
+  }
   if (row.billing_hours) total.billing_hours = total.billing_hours.value_or(0) + *row.billing_hours;
 }
 

@@ -54,7 +54,8 @@ TEST(JobReport, UnknownIdentitiesAreAbsent) {
   JobReport report = sample_report();
   clear_identities(report);
   const std::string text = format_job_report(report);
-  for (const char* key : {"nodes", "data_files", "data_bytes", "data_sha256", "program_sha256"})
+  for (const char* key :
+       {"nodes", "data_files", "data_bytes", "data_sha256", "program_sha256", "gpu_energy_joules"})
     EXPECT_EQ(text.find(key), std::string::npos) << key;
   EXPECT_EQ(parse_job_report(text, "x"), report);
   EXPECT_THAT(refusal("/nodes", "-1"), HasSubstr("nodes"));
@@ -71,6 +72,7 @@ TEST(JobReport, RoundTripsThroughAFile) {
   report.validation.clear();
   report.train_loss = 0.1 + 0.2;
   report.optimizer_lost = "part-0001-of-0002.safetensors is not there";
+  report.gpu_energy_joules = 1'234'567;
   EXPECT_EQ(parse_job_report(format_job_report(report), "x"), report);
 }
 

@@ -74,8 +74,8 @@ TEST(UsageCsv, HasALineForEachRow) {
   const std::string text = format_csv(some);
   EXPECT_THAT(text, HasSubstr("facility,round,attempt,job,restart,submit,start,end,nodes,gpus,"
                               "elapsed,outcome,source,clock_offset,clock_error,energy_joules,"
-                              "billing_hours\r\n"
-                              "alba,1,1,4711,0,,,,2,8,3600.0,used,job,,,,\r\n"));
+                              "gpu_energy_joules,billing_hours\r\n"
+                              "alba,1,1,4711,0,,,,2,8,3600.0,used,job,,,,,\r\n"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);
 }
 

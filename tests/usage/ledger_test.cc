@@ -210,6 +210,42 @@ TEST(Ledger, TakesTheReportOfAJobWithoutTimes) {
   EXPECT_EQ(run.ledger().rows.front().node_seconds(), 240);
 }
 
+TEST(Ledger, HasTheEnergyOfTheGpusWhereATrainerMeasuredIt) {
+  TimedRun run;
+  run.plan(1, 1);
+  run.open(1, 0);
+  job::JobReport report = run.report(1, 0, 1);
+  report.world_size = 4;
+  report.total_seconds = 80;
+  EXPECT_FALSE(run.ledger().total().gpu_energy_joules);
+  report.gpu_energy_joules = 4 * 80 * 500;
+  job::JobStart first = start_at(0), second = start_at(100);
+  first.end = kBegin + 50;
+  second.end = kBegin + 190;
+  second.restart = 1;
+  const history::UpdateAccepted accepted{SyntheticRun::hash('3'), report, 0.01,
+                                         usage_of({first, second})};
+  run.add({1, kSite, 1}, accepted);
+  const Ledger ledger = run.ledger();
+  ASSERT_EQ(ledger.rows.size(), 2U);
+  EXPECT_FALSE(ledger.rows[0].gpu_energy_joules) << "the start that a requeue ended has no report";
+  EXPECT_EQ(ledger.rows[1].gpu_energy_joules, 160'000);
+  EXPECT_EQ(ledger.total().gpu_energy_joules, 160'000);
+  EXPECT_EQ(ledger.total().gpu_energy_rows, 1);
+}
+
+TEST(Ledger, IgnoresMoreEnergyThanGpusCanUse) {
+  TimedRun run;
+  run.plan(1, 1);
+  run.open(1, 0);
+  job::JobReport report = run.report(1, 0, 1);
+  report.world_size = 4;
+  report.total_seconds = 80;
+  report.gpu_energy_joules = 4 * 81 * 2000 + 1;
+  run.add({1, kSite, 1}, history::UpdateAccepted{SyntheticRun::hash('3'), report, 0.01, {}});
+  EXPECT_FALSE(run.ledger().total().gpu_energy_joules);
+}
+
 // The facility's clock is a day ahead: durations come from its clock alone.
 TEST(Ledger, ShiftsTimesByTheClockOffsetAndCountsNegativeDurations) {
   TimedRun run;

@@ -62,6 +62,8 @@ struct JobReport {
   int64_t data_bytes = 0;
   std::string data_sha256;
   std::string program_sha256;  // of the trainer's executable file
+  /// The energy of the ranks' GPUs in this start of the job, without the rest of the nodes.
+  int64_t gpu_energy_joules = 0;
   /// The reason why the optimizer did not continue from spec.optimizer_path, at most
   /// kMaxReasonBytes; empty without a reason.
   std::string optimizer_lost;

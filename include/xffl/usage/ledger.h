@@ -58,6 +58,9 @@ struct Row {
   Outcome outcome = Outcome::kOpen;
   std::optional<Source> source;                     // absent: nothing of this start is recorded
   std::optional<double> clock_offset, clock_error;  // seconds, the facility's minus ours
+  /// The trainer's measure of its GPUs, without the rest of the nodes; absent where the report has
+  /// none, or more than a GPU can use.
+  std::optional<double> gpu_energy_joules;
   // Of the accounting only.
   std::optional<double> energy_joules;  // of all nodes
   std::optional<double> billing_hours;  // the site's units
@@ -77,7 +80,9 @@ struct Total {
   Amount node_seconds, gpu_seconds;
   std::map<Outcome, Amount> node_seconds_by_outcome;
   std::map<Source, int> starts_by_source;
-  std::optional<double> energy_joules, billing_hours;  // of the rows that have them; absent: none
+  // Of the rows that have them; absent: none.
+  std::optional<double> energy_joules, gpu_energy_joules, billing_hours;
+  int gpu_energy_rows = 0;
 };
 
 struct Ledger {

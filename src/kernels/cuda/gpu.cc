@@ -8,6 +8,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
 #include <type_traits>
 
@@ -285,13 +286,24 @@ int64_t free_memory_bytes(at::Device device) {
   return static_cast<int64_t>(free);
 }
 
+namespace {
+
+std::string pci_address(int index) {
+  std::array<char, 32> text{};
+  C10_CUDA_CHECK(cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), index));
+  return text.data();
+}
+
+}  // namespace
+
 std::vector<Info> list() {
   std::vector<Info> gpus;
   for (int i = 0; i < device_count(); ++i) {
     const cudaDeviceProp* properties =
         at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(i));
     gpus.push_back({properties->name, static_cast<int64_t>(properties->totalGlobalMem),
-                    std::to_string(properties->major) + "." + std::to_string(properties->minor)});
+                    std::to_string(properties->major) + "." + std::to_string(properties->minor),
+                    pci_address(i)});
   }
   return gpus;
 }

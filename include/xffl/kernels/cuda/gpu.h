@@ -56,7 +56,8 @@ extern const int kCudaVersion;  // of the runtime, such as 13000; 0 in a build w
 struct Info {
   std::string name;
   int64_t memory_bytes = 0;
-  std::string capability;  // "9.0"
+  std::string capability;   // "9.0"
+  std::string pci_address;  // "0000:3b:00.0"
 };
 std::vector<Info> list();
 /// 0 without a driver or a GPU.
