@@ -57,7 +57,7 @@ class JobFields(unittest.TestCase):
         self.check("job.json", "job.json")
 
     def test_of_a_report_are_all_listed(self):
-        self.check("report.json", "report.json", {"optimizer_lost"})
+        self.check("report.json", "report.json", {"gpu_energy_joules", "optimizer_lost"})
 
 
 class JournalEvents(unittest.TestCase):
