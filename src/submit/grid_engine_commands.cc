@@ -11,8 +11,6 @@
 namespace xffl::submit {
 namespace {
 
-using std::chrono::seconds;
-
 // A job has about 20 lines in the XML of qstat, and a user may have thousands of other jobs.
 constexpr size_t kMaxXmlLines = 400'000;
 
@@ -279,7 +277,8 @@ std::optional<std::vector<QueueRow>> GridEngineCommands::read_queue(std::string_
                  false};
     const auto start = read_iso_time(element(job, "JAT_start_time").value_or(""));
     if (row.status.state == JobState::kRunning && start)
-      row.status.ends_in = seconds(std::max<int64_t>(0, *start + settings_.time.count() - *now));
+      row.status.ends_in =
+          std::chrono::seconds(std::max<int64_t>(0, *start + settings_.time.count() - *now));
     rows.push_back(std::move(row));
   }
   return rows;
