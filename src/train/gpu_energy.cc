@@ -10,7 +10,7 @@
 namespace xffl::train {
 namespace {
 
-// Of nvml.h, which no build here needs otherwise.
+// The types and values of nvml.h, which no build here needs otherwise.
 using NvmlDevice = void*;
 constexpr int kNvmlSuccess = 0;
 constexpr unsigned kMigEnabled = 1;

@@ -1,4 +1,4 @@
-// What a check job writes, and what hostile text becomes.
+// The parsers of the check job's texts, with good and with hostile input.
 #include "xffl/trial/facts.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// What the job of `xffl doctor --job` finds at a facility. The texts come from there and are
-// hostile until parsed: the parsers bound sizes and numbers, and skip what they do not know.
+// The facts that the job of `xffl doctor --job` finds at a facility. The texts come from the
+// facility and are hostile: the parsers bound sizes and numbers, and skip unknown lines.
 #pragma once
 
 #include <cstdint>

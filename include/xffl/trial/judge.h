@@ -12,7 +12,7 @@
 
 namespace xffl::trial {
 
-// What the project expects of the facility, and what the check job asked for.
+// The expectations of the project, and the resources that the check job asked for.
 struct Expected {
   std::string facility;
   std::string version;             // of this xffl

@@ -80,7 +80,7 @@ struct Total {
   Amount node_seconds, gpu_seconds;
   std::map<Outcome, Amount> node_seconds_by_outcome;
   std::map<Source, int> starts_by_source;
-  // Of the rows that have them; absent: none.
+  // Sums over the rows that have a value; absent: no row has one.
   std::optional<double> energy_joules, gpu_energy_joules, billing_hours;
   int gpu_energy_rows = 0;
 };
