@@ -215,7 +215,7 @@ pids_of_namespace() { # pids_of_namespace NS: processes whose network namespace 
   done
 }
 down_one() {
-  local dir=$state/$1 pid namespace
+  local dir=$state/$1 pid namespace held
   # Links first: when no process is left, another testbed may take the network.
   if pid=$(recall "$dir/wan.pid"); then
     kill "$pid"
@@ -223,9 +223,11 @@ down_one() {
   fi
   if [ -s "$dir/net" ] && is_up "$1"; then ip link del "xb$(cat "$dir/net")" 2>/dev/null || true; fi
   if pid=$(recall "$dir/init.pid"); then
+    exec {held}<"/proc/$pid/ns/net" # the number of a namespace that is gone may be given to another testbed
     namespace=$(readlink "/proc/$pid/ns/net")
     kill -9 "$pid" # the kernel then kills all processes of the pid namespace
     until_true 20 wait_gone "$1" "$namespace" || fail "processes of $1 are still running: $(pids_of_namespace "$namespace" | tr '\n' ' ')"
+    exec {held}<&-
   fi
   rm -f "$dir/init.pid" "$dir/wan.pid" "$dir/log/ready"
 }
