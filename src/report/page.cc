@@ -160,12 +160,13 @@ std::string cost_more(const usage::Ledger& ledger) {
 }
 
 struct Troubles {
-  int failed = 0, missing = 0, pauses = 0, ends = 0;
+  int failed = 0, requeued = 0, missing = 0, pauses = 0, ends = 0;
 };
 Troubles troubles_of(const RunStory& story) {
   Troubles troubles;
   for (const Incident& incident : story.incidents) {
     troubles.failed += incident.kind == "attempt failed" || incident.kind == "update lost";
+    troubles.requeued += incident.kind == "job requeued";
     troubles.missing += incident.kind == "facility missing";
     troubles.pauses += incident.kind == "facility paused";
     troubles.ends += incident.kind == "coordinator ended" || incident.kind == "run stopped";
@@ -206,8 +207,9 @@ void write_tiles(HtmlWriter& html, const RunStory& story) {
   tile(html, "#cost", "What did it cost?", cost_answer(story.ledger), cost_more(story.ledger));
   tile(html, "#trouble", "What went wrong?",
        story.incidents.empty() ? "nothing" : std::to_string(story.incidents.size()) + " incidents",
-       "failed attempts: " + std::to_string(troubles.failed) + ", missing: " +
-           std::to_string(troubles.missing) + ", pauses: " + std::to_string(troubles.pauses) +
+       "failed attempts: " + std::to_string(troubles.failed) + ", requeues: " +
+           std::to_string(troubles.requeued) + ", missing: " + std::to_string(troubles.missing) +
+           ", pauses: " + std::to_string(troubles.pauses) +
            ", stops: " + std::to_string(troubles.ends));
   tile(html, "#trust", "Can I trust it?", trust_answer(story), trust_more(story));
   html.close();

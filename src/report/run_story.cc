@@ -311,16 +311,53 @@ void add_spans(AttemptStory& attempt, const RoundStory& round, Time now, int& an
     attempt.spans.push_back({Phase::kWaiting, spans.end(), *round.frozen});
 }
 
+usage::Amount node_seconds_of(const usage::Row& row) {
+  const std::optional<double> seconds = row.node_seconds();
+  return {seconds.value_or(0), seconds ? 0 : 1};
+}
+
+// The next start of the row's job for the same attempt; null: the row is the last one.
+const usage::Row* next_start(const std::vector<usage::Row>& rows, size_t at) {
+  const usage::Row& row = rows[at];
+  for (size_t i = at + 1; i < rows.size(); ++i)
+    if (rows[i].facility == row.facility && rows[i].round == row.round &&
+        rows[i].attempt == row.attempt && rows[i].job == row.job &&
+        rows[i].outcome != usage::Outcome::kIdle)
+      return &rows[i];
+  return nullptr;
+}
+
+// No event tells of a requeue: the scheduler makes it without the coordinator.
+Incident requeue_of(const usage::Row& row, const usage::Row& next, Time newest) {
+  Incident incident;
+  incident.time = row.end.value_or(next.start.value_or(newest));
+  incident.round = row.round;
+  incident.facility = row.facility;
+  incident.attempt = row.attempt;
+  incident.job_id = row.job.str();
+  incident.kind = "job requeued";
+  incident.reason = "the scheduler ended start " + std::to_string(row.restart + 1) +
+                    " of the job and queued it again";
+  incident.followed = next.start ? "started again at " + format_utc(*next.start) : "started again";
+  incident.lost = node_seconds_of(row);
+  return incident;
+}
+
 // A failed attempt whose checkpoint was continued has lost nothing.
-void add_lost_hours(RunStory& story) {
+void add_requeues_and_lost_hours(RunStory& story) {
   std::map<std::tuple<int, FacilityName, int>, usage::Amount> lost;
-  for (const usage::Row& row : story.ledger.rows) {
+  std::vector<Incident> requeues;
+  for (size_t i = 0; i < story.ledger.rows.size(); ++i) {
+    const usage::Row& row = story.ledger.rows[i];
     if (row.outcome != usage::Outcome::kLost) continue;
+    if (const usage::Row* next = next_start(story.ledger.rows, i)) {
+      requeues.push_back(requeue_of(row, *next, story.last_event));
+      continue;
+    }
     usage::Amount& amount = lost[{row.round, row.facility, row.attempt}];
-    if (const std::optional<double> seconds = row.node_seconds())
-      amount.seconds += *seconds;
-    else
-      ++amount.unknown;
+    const usage::Amount own = node_seconds_of(row);
+    amount.seconds += own.seconds;
+    amount.unknown += own.unknown;
   }
   for (Incident& incident : story.incidents) {
     if (!incident.facility || (incident.kind != "attempt failed" && incident.kind != "update lost"))
@@ -328,6 +365,9 @@ void add_lost_hours(RunStory& story) {
     const auto found = lost.find({incident.round, *incident.facility, incident.attempt});
     if (found != lost.end()) incident.lost = found->second;
   }
+  story.incidents.insert(story.incidents.end(), requeues.begin(), requeues.end());
+  std::stable_sort(story.incidents.begin(), story.incidents.end(),
+                   [](const Incident& a, const Incident& b) { return a.time < b.time; });
 }
 
 bool has_ended(const RunStory& story) {
@@ -463,7 +503,7 @@ RunStory make_story(const std::vector<history::StoredEvent>& events, const Story
     add_spans(attempt, story.rounds[attempt.round], now, story.clock_anomalies);
   story.losses = status::global_losses(state);
   story.ledger = usage::make_ledger(events, context.gpus, context.accounting);
-  add_lost_hours(story);
+  add_requeues_and_lost_hours(story);
   add_needs(story, state, context);
   return story;
 }

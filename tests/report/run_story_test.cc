@@ -162,6 +162,52 @@ TEST(RunStory, HasIncidentsWithTheirConsequences) {
   EXPECT_EQ(story.needs[1].command, "xffl resume site1");
 }
 
+// The scheduler ended two starts of attempt 1's job; the third start failed.
+TEST(RunStory, ARequeuedStartIsAnIncidentWithItsOwnHours) {
+  SyntheticRun run;
+  run.plan(1, 1);
+  run.open(1, 0);
+  history::AttemptFailed failed{.reason = "job 4101 ended with exit code 1"};
+  failed.usage = run.usage();
+  const int64_t begin = failed.usage->starts[0].start;
+  job::JobStart& first = failed.usage->starts[0];
+  first.job = "4101";
+  first.trained = first.end = std::nullopt;
+  first.last_beat = begin + 30;
+  job::JobStart second = first;
+  second.restart = 1;
+  second.start = begin + 40;
+  second.train = second.last_beat = std::nullopt;  // it left no sign
+  job::JobStart third = second;
+  third.restart = 2;
+  third.start = begin + 60;
+  third.end = begin + 80;
+  failed.usage->starts = {first, second, third};
+  run.add({1, SyntheticRun::name(0), 1}, failed, seconds(110));
+  run.open(1, 0, 2);
+  run.accept(1, 0, 2);
+  const RunStory story = run.story();
+  ASSERT_EQ(story.incidents.size(), 3u);
+  const auto at = [&](int64_t time) { return Clock::UtcTime(seconds(time)); };
+  const auto expect_requeue = [&](const Incident& incident, int64_t time, int64_t again) {
+    EXPECT_EQ(incident.kind, "job requeued");
+    EXPECT_EQ(incident.job_id, "4101");
+    EXPECT_EQ(incident.attempt, 1);
+    EXPECT_EQ(incident.time, at(time));
+    EXPECT_EQ(incident.followed, "started again at " + format_utc(at(again)));
+  };
+  expect_requeue(story.incidents[0], begin + 30, begin + 40);
+  EXPECT_EQ(story.incidents[0].lost->seconds, 30);
+  expect_requeue(story.incidents[1], begin + 60, begin + 60);
+  EXPECT_EQ(story.incidents[1].lost->unknown, 1);
+  EXPECT_EQ(story.incidents[2].kind, "attempt failed");
+  EXPECT_EQ(story.incidents[2].lost->seconds, 20) << "without the hours of the other starts";
+  const std::vector<IncidentGroup> groups = grouped(story.incidents);
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].count, 2);
+  EXPECT_EQ(groups[0].lost->seconds, 30);
+}
+
 TEST(RunStory, AStopAsksForItsContinuation) {
   SyntheticRun run;
   run.add({}, history::RunStopped{"io", "no space is left"});

@@ -101,7 +101,8 @@ struct Incident {
   std::string kind;  // "attempt failed", "facility missing", ...
   std::string reason;
   std::string followed;  // the consequence, for users
-  /// The node-seconds of a failed attempt or a lost update; absent for other incidents.
+  /// The node-seconds of a failed attempt, a lost update or a requeued start; absent for other
+  /// incidents.
   std::optional<usage::Amount> lost{};
 };
 
