@@ -193,6 +193,23 @@ int64_t JsonObject::integer_or(std::string_view key, int64_t default_value, int6
   return has(key) ? integer(key, min, max) : default_value;
 }
 
+int JsonObject::version(int oldest, int newest) {
+  const int64_t found = integer("version");
+  if (found < oldest || found > newest)
+    fail("version", "should be format version " +
+                        (oldest < newest ? std::to_string(oldest) + " to " : std::string()) +
+                        std::to_string(newest) + ", found " + std::to_string(found) +
+                        "; both sides must run releases with the same format version");
+  return static_cast<int>(found);
+}
+
+void JsonObject::require_format(std::string_view format, int version) {
+  if (const std::string found = string("format"); found != format)
+    fail_unsupported("format", found, format);
+  if (const int64_t found = integer("version"); found != version)
+    fail_unsupported("version", std::to_string(found), std::to_string(version));
+}
+
 void JsonObject::reject_unknown_keys() const {
   for (const auto& [key, value] : json_.items())
     if (!read_keys_.contains(key))

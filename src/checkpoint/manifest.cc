@@ -37,7 +37,7 @@ uint64_t num_prefixes(uint64_t size_bytes, uint64_t chunk_bytes) {
 }
 
 void parse_prefixes(JsonObject& object, uint64_t chunk_bytes, ManifestFile& file) {
-  if (!object.has("prefix_sha256")) return;
+  if (!object.json().contains("prefix_sha256")) return;
   file.prefix_sha256 = object.strings("prefix_sha256");
   const uint64_t expected = num_prefixes(file.size_bytes, chunk_bytes);
   if (file.prefix_sha256.size() != expected)
@@ -66,7 +66,6 @@ ManifestFile parse_file(const Json& item, const std::string& where, uint64_t chu
     object.fail("sha256", "should be 64 lower-case hexadecimal digits");
   }
   if (chunk_bytes > 0) parse_prefixes(object, chunk_bytes, file);
-  object.reject_unknown_keys();
   return file;
 }
 
@@ -124,7 +123,7 @@ Manifest parse_manifest(std::string_view json, std::string_view origin) {
   const Json document = parse_json(json, origin, {.max_bytes = kMaxManifestBytes, .max_depth = 4});
   JsonObject object(document, std::string(origin));
   Manifest manifest;
-  const bool chunks = object.integer("version", kPlainVersion, kChunksVersion) == kChunksVersion;
+  const bool chunks = object.version(kPlainVersion, kChunksVersion) == kChunksVersion;
   if (chunks)
     manifest.chunk_bytes = static_cast<uint64_t>(
         object.integer("chunk_bytes", kMinChunkBytes, static_cast<int64_t>(kChunkBytes)));
@@ -135,7 +134,6 @@ Manifest parse_manifest(std::string_view json, std::string_view origin) {
     object.fail("files", "should have at most " + std::to_string(kMaxFiles) + " items, found " +
                              std::to_string(files.size()));
   }
-  object.reject_unknown_keys();
   std::set<std::string> folded = {std::string(kManifestName)};  // for file systems that fold case
   for (const Json& item : files) {
     const std::string where =

@@ -190,25 +190,12 @@ std::string Field::alternatives() const {
   return all;
 }
 
-int read_version(JsonObject& object, int oldest, int newest) {
-  const int64_t version = object.integer("version");
-  if (version < oldest || version > newest) {
-    const std::string known = (oldest < newest ? std::to_string(oldest) + " to " : std::string()) +
-                              std::to_string(newest);
-    object.fail("version", "should be format version " + known + ", found " +
-                               std::to_string(version) +
-                               "; both sides must run releases with the same format version");
-  }
-  return static_cast<int>(version);
-}
-
 void read_fields(JsonObject& object, const FieldTable& table, void* out, int version) {
   for (const Field& field : table.json) {
-    if (version < field.since) continue;
-    if (field.omit_empty && !object.json().contains(std::string(field.name))) continue;
+    const bool optional = field.omit_empty || version < field.since;
+    if (optional && !object.json().contains(std::string(field.name))) continue;
     read_field(object, field, out, version);
   }
-  object.reject_unknown_keys();
 }
 
 void write_fields(Json& json, const FieldTable& table, const void* object) {

@@ -161,9 +161,9 @@ void check_validation(const JobReport& report, const JobSpec& spec) {
 }  // namespace
 
 JobReport parse_job_report(std::string_view json, std::string_view origin) {
-  const Json document = parse_json(json, origin, {.max_bytes = kMaxJobFileBytes, .max_depth = 4});
+  const Json document = parse_json(json, origin, {.max_bytes = kMaxJobFileBytes, .max_depth = 6});
   JsonObject object(document, std::string(origin));
-  const int version = read_version(object, kOldestReportVersion, kReportVersion);
+  const int version = object.version(kOldestReportVersion, kReportVersion);
   JobReport report;
   read_fields(object, report_fields(), &report, version);
   return report;

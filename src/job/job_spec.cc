@@ -115,7 +115,7 @@ void report_model_failure(const std::filesystem::path& path, const std::string& 
 JobSpec parse_job_spec(std::string_view json, std::string_view origin) {
   const Json document = parse_json(json, origin, {.max_bytes = kMaxJobFileBytes, .max_depth = 6});
   JsonObject object(document, std::string(origin));
-  const int version = read_version(object, kJobVersion, kJobVersion);
+  const int version = object.version(kJobVersion, kJobVersion);
   JobSpec spec;
   read_fields(object, job_spec_fields(), &spec, version);
   check_spec(spec, object);

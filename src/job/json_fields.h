@@ -12,11 +12,8 @@ namespace xffl::job {
 
 inline constexpr uint64_t kMaxJobFileBytes = 1u << 20;
 
-/// The object's "version". Throws kCorrupt unless it is in oldest .. newest.
-int read_version(JsonObject& object, int oldest, int newest);
-
-/// Sets the fields of `out`, the struct of `table`; `object` must have exactly the fields of this
-/// format version. Throws kCorrupt.
+/// Sets the fields of `out`, the struct of `table`; `object` must have the fields of this format
+/// version, and may have others, which newer releases write. Throws kCorrupt.
 void read_fields(JsonObject& object, const FieldTable& table, void* out, int version);
 
 /// Appends the fields of `object`, the struct of `table`, to `json`.

@@ -11,15 +11,6 @@ constexpr std::string_view kJobFormat = "xffl-prepare-job", kPreparedFormat = "x
 constexpr int kVersion = 1;
 constexpr int64_t kMost = int64_t{1} << 53;  // exact in every reader of JSON
 
-JsonObject open(const Json& json, const std::string& where, std::string_view format) {
-  JsonObject object(json, where);
-  if (const std::string found = object.string("format"); found != format)
-    object.fail_unsupported("format", found, format);
-  if (const int64_t found = object.integer("version"); found != kVersion)
-    object.fail_unsupported("version", std::to_string(found), std::to_string(kVersion));
-  return object;
-}
-
 std::string hash_in(JsonObject& object, std::string_view key) {
   std::string text = object.string(key);
   if (!is_sha256_hex(text)) object.fail(key, "is not a SHA-256");
@@ -39,13 +30,11 @@ Json shard_json(const PreparedShard& shard) {
 }
 
 PreparedShard read_shard(JsonObject object) {
-  PreparedShard shard{.sha256 = hash_in(object, "sha256"),
-                      .bytes = count_in(object, "bytes"),
-                      .tokens = count_in(object, "tokens"),
-                      .sequences = count_in(object, "sequences"),
-                      .documents = count_in(object, "documents")};
-  object.reject_unknown_keys();
-  return shard;
+  return {.sha256 = hash_in(object, "sha256"),
+          .bytes = count_in(object, "bytes"),
+          .tokens = count_in(object, "tokens"),
+          .sequences = count_in(object, "sequences"),
+          .documents = count_in(object, "documents")};
 }
 
 }  // namespace
@@ -88,19 +77,18 @@ std::string format_prepare_job(const PrepareJob& job) {
 
 PrepareJob parse_prepare_job(const std::string& json, const std::string& where) {
   const Json parsed = parse_json(json, where);
-  JsonObject object = open(parsed, where, kJobFormat);
-  PrepareJob job{.tokenizer_sha256 = hash_in(object, "tokenizer_sha256"),
-                 .files = object.strings("files"),
-                 .prompt = object.string("template"),
-                 .text_field = object.string("text_field"),
-                 .prompt_field = object.string("prompt_field"),
-                 .document = object.string("document"),
-                 .mask_prompt = object.boolean("mask_prompt"),
-                 .pack = object.boolean("pack"),
-                 .validation_fraction = object.number("validation_fraction"),
-                 .sequence_length = object.integer("sequence_length", 1, 1 << 24)};
-  object.reject_unknown_keys();
-  return job;
+  JsonObject object(parsed, where);
+  object.require_format(kJobFormat, kVersion);
+  return {.tokenizer_sha256 = hash_in(object, "tokenizer_sha256"),
+          .files = object.strings("files"),
+          .prompt = object.string("template"),
+          .text_field = object.string("text_field"),
+          .prompt_field = object.string("prompt_field"),
+          .document = object.string("document"),
+          .mask_prompt = object.boolean("mask_prompt"),
+          .pack = object.boolean("pack"),
+          .validation_fraction = object.number("validation_fraction"),
+          .sequence_length = object.integer("sequence_length", 1, 1 << 24)};
 }
 
 std::string format_prepared(const Prepared& prepared) {
@@ -121,7 +109,8 @@ std::string format_prepared(const Prepared& prepared) {
 
 Prepared parse_prepared(const std::string& json, const std::string& where) {
   const Json parsed = parse_json(json, where);
-  JsonObject object = open(parsed, where, kPreparedFormat);
+  JsonObject object(parsed, where);
+  object.require_format(kPreparedFormat, kVersion);
   Prepared prepared{.tokenizer_sha256 = hash_in(object, "tokenizer_sha256"),
                     .text_sha256 = hash_in(object, "text_sha256"),
                     .program = object.string("program"),
@@ -133,7 +122,6 @@ Prepared parse_prepared(const std::string& json, const std::string& where) {
                     .training = read_shard(object.object("training"))};
   if (prepared.seconds < 0) object.fail("seconds", "is negative");
   if (object.has("validation")) prepared.validation = read_shard(object.object("validation"));
-  object.reject_unknown_keys();
   return prepared;
 }
 

@@ -52,7 +52,7 @@ TEST(JobSpec, NamesTheFileThatIsAbsent) {
               HasSubstr("/nonexistent/job.json"));
 }
 
-TEST(JobSpec, EveryKeyIsRequiredAndNoOtherAllowed) {
+TEST(JobSpec, EveryKeyIsRequiredAndUnknownOnesAreIgnored) {
   const Json document = Json::parse(format_job_spec(sample_spec()));
   for (const std::string& parent :
        {std::string(), std::string("/key"), std::string("/training"),
@@ -61,12 +61,16 @@ TEST(JobSpec, EveryKeyIsRequiredAndNoOtherAllowed) {
     for (const auto& [key, value] : object.items()) {
       EXPECT_THAT(refusal(parent + "/" + key, ""), HasSubstr("'" + key + "' is missing")) << parent;
     }
-    EXPECT_THAT(refusal(parent + "/learning_rat", "1"), HasSubstr("learning_rat")) << parent;
+    const std::string later =
+        edited(document.dump(), parent + "/of_a_later_release", "{\"a\": [1]}");
+    EXPECT_EQ(parse_job_spec(later, "job.json"), sample_spec()) << parent;
   }
 }
 
 TEST(JobSpec, RefusesAnotherVersion) {
   EXPECT_THAT(refusal("/version", "2"), HasSubstr("should be format version 4, found 2"));
+  EXPECT_THAT(refusal("/version", "5"),
+              HasSubstr("should be format version 4, found 5; both sides must run releases"));
   EXPECT_THAT(refusal("/version", "\"3\""), HasSubstr("'version'"));
 }
 

@@ -1,5 +1,4 @@
-// The files between `xffl prepare` and its job: what one side writes the other reads, and nothing
-// else.
+// The files between `xffl prepare` and its job: what one side writes the other reads.
 #include "xffl/tokens/prepared.h"
 
 #include <gmock/gmock.h>
@@ -67,7 +66,17 @@ TEST(Prepared, WrongValuesAreRefused) {
   EXPECT_THAT(refusal("/training/tokens", -1), HasSubstr("tokens"));
   EXPECT_THAT(refusal("/validation/bytes", 1e300), HasSubstr("bytes"));
   EXPECT_THAT(refusal("/seconds", -1), HasSubstr("seconds"));
-  EXPECT_THAT(refusal("/further", 1), HasSubstr("further"));
+}
+
+TEST(Prepared, KeysOfALaterReleaseAreIgnored) {
+  Json json = Json::parse(format_prepared(sample()));
+  json["further"] = json["training"]["further"] = 1;
+  EXPECT_EQ(parse_prepared(json.dump(), "x"), sample());
+  Json job = Json::parse(format_prepare_job({.tokenizer_sha256 = std::string(64, 'a')}));
+  job["sequence_length"] = 64;
+  const PrepareJob plain = parse_prepare_job(job.dump(), "x");
+  job["further"] = {1};
+  EXPECT_EQ(parse_prepare_job(job.dump(), "x"), plain);
 }
 
 TEST(Prepared, TheTokenizersHashIsOfNamesAndContents) {

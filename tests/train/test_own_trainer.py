@@ -113,6 +113,7 @@ def test_a_wrong_tensor_leaves_no_update(setting, change, message):
     "path, value, message",
     [
         (["version"], 5, "version: should be 4"),
+        (["version"], 4.5, "version should be a natural number"),
         (["key"], None, "key should be an object"),
         (["train_paths"], [1], r"train_paths\[0\] should be"),
         (["training", "lora"], None, "training.lora should be an object"),
@@ -132,6 +133,18 @@ def test_a_wrong_job_is_one_line(setting, path, value, message):
     with pytest.raises(xffl_job.JobError, match=message):
         xffl_job.load(file)
     assert (file.parent / "model.failure").exists() == (path == ["base_model_sha256"])
+
+
+def test_keys_of_a_later_release_are_ignored(setting):
+    file = setting("job")
+    document = json.loads(file.read_text())
+    for part in (document, document["key"], document["training"], document["training"]["lora"], document["validation"][0]):
+        part["of_a_later_release"] = [{"a": 1}]
+    file.write_text(json.dumps(document))
+    job = xffl_job.load(file)
+    assert len(list(job.batches())) == 3
+    job.finish(trained(job), [1.0] * 3, 24, 9, {"it": (1.0, 9)}, {"it": (1.0, 9)})
+    assert "of_a_later_release" not in (file.parent / "report.json").read_text()
 
 
 def test_a_finished_job_is_not_done_again(setting):

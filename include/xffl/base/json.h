@@ -1,8 +1,9 @@
 // Strict reading of possibly hostile JSON; errors name the file and the key path.
 //
 // nlohmann::json is header-only and serves as the value type. parse_json bounds size and depth and
-// rejects duplicate keys. JsonObject names the file and the key path in every error and rejects
-// keys that the caller has not read.
+// rejects duplicate keys. JsonObject names the file and the key path in every error. Files that
+// releases exchange may have keys that the reader does not know, within one version
+// (docs/decisions/0016-unknown-keys-within-a-version.md); other files reject them.
 #pragma once
 
 #include <cstdint>
@@ -53,6 +54,10 @@ class JsonObject {
 
   const Json& json() const { return json_; }
   const std::string& where() const { return where_; }
+  /// The key "version" of an exchanged file, an integer in oldest .. newest.
+  int version(int oldest, int newest);
+  /// Requires the keys "format" and "version" of an exchanged file. Throws kUnsupported.
+  void require_format(std::string_view format, int version);
   /// Throws when the object has a key that the caller has not read.
   void reject_unknown_keys() const;
   [[noreturn]] void fail(std::string_view key, std::string_view problem) const;
