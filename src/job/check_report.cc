@@ -1,5 +1,7 @@
 #include "xffl/job/check_report.h"
 
+#include <variant>
+
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
 
@@ -12,47 +14,89 @@ constexpr int64_t kMostChecked = int64_t{1} << 53;  // exact in every reader of 
 constexpr int64_t kMostCheckRanks = 1'000'000;
 constexpr size_t kLongestCheckText = 2000, kMostCheckShards = 200;
 
-JsonObject open_check(const Json& json, std::string_view origin, std::string_view format) {
-  JsonObject object(json, std::string(origin));
-  if (const std::string found = object.string("format"); found != format)
-    object.fail_unsupported("format", found, format);
-  if (const int64_t found = object.integer("version"); found != kCheckVersion)
-    object.fail_unsupported("version", std::to_string(found), std::to_string(kCheckVersion));
-  return object;
+// A key of a file and the member that holds its value.
+template <class T>
+struct CheckKey {
+  std::string_view name;
+  std::variant<std::string T::*, int T::*, int64_t T::*, double T::*, bool T::*> member;
+  int64_t min = 0;
+};
+
+using Shard = CheckedShard;
+constexpr CheckKey<Shard> kShardKeys[] = {{"path", &Shard::path},
+                                          {"vocab_size", &Shard::vocab_size},
+                                          {"sequence_length", &Shard::sequence_length},
+                                          {"sequences", &Shard::sequences},
+                                          {"problem", &Shard::problem}};
+
+using Rank = RankCheck;
+constexpr CheckKey<Rank> kRankKeys[] = {{"rank", &Rank::rank},
+                                        {"host", &Rank::host},
+                                        {"trainer", &Rank::trainer},
+                                        {"cuda", &Rank::cuda},
+                                        {"visible_gpus", &Rank::visible_gpus},
+                                        {"device", &Rank::device},
+                                        {"gpu", &Rank::gpu},
+                                        {"memory_bytes", &Rank::memory_bytes},
+                                        {"threads", &Rank::threads},
+                                        {"product_tflops", &Rank::product_tflops},
+                                        {"problem", &Rank::problem}};
+
+using Found = CheckReport;
+constexpr CheckKey<Found> kReportKeys[] = {{"backend", &Found::backend},
+                                           {"ranks", &Found::ranks},
+                                           {"nodes", &Found::nodes},
+                                           {"all_reduce_bytes", &Found::all_reduce_bytes},
+                                           {"all_reduce_seconds", &Found::all_reduce_seconds},
+                                           {"signalled_ranks", &Found::signalled_ranks, -1},
+                                           {"model_seconds", &Found::model_seconds},
+                                           {"step_seconds", &Found::step_seconds},
+                                           {"step_tokens", &Found::step_tokens},
+                                           {"peak_memory_bytes", &Found::peak_memory_bytes},
+                                           {"part", &Found::part},
+                                           {"problem", &Found::problem},
+                                           {"complete", &Found::complete}};
+
+void write_value(Json& json, const std::string& text) { json = text.substr(0, kLongestCheckText); }
+template <class V>
+void write_value(Json& json, const V& value) {
+  json = value;
 }
 
-std::string text_in(JsonObject& object, std::string_view key) {
-  std::string text = object.string(key);
+void read_value(JsonObject& object, std::string_view key, int64_t, std::string& text) {
+  text = object.string(key);
   if (text.size() > kLongestCheckText) object.fail(key, "is longer than 2000 bytes");
-  return text;
 }
-
-int64_t count_in(JsonObject& object, std::string_view key) {
-  return object.integer(key, 0, kMostChecked);
+void read_value(JsonObject& object, std::string_view key, int64_t min, int& value) {
+  value = static_cast<int>(object.integer(key, min, kMostCheckRanks));
 }
-
-int int_in(JsonObject& object, std::string_view key, int64_t min = 0) {
-  return static_cast<int>(object.integer(key, min, kMostCheckRanks));
+void read_value(JsonObject& object, std::string_view key, int64_t min, int64_t& value) {
+  value = object.integer(key, min, kMostChecked);
 }
-
-double amount_in(JsonObject& object, std::string_view key) {
-  const double value = object.number(key);
+void read_value(JsonObject& object, std::string_view key, int64_t, double& value) {
+  value = object.number(key);
   if (value < 0 || value > 1e15) object.fail(key, "is not between 0 and 1e15");
-  return value;
+}
+void read_value(JsonObject& object, std::string_view key, int64_t, bool& value) {
+  value = object.boolean(key);
 }
 
-CheckedShard read_checked_shard(const Json& json, const std::string& where) {
-  JsonObject object(json, where);
-  CheckedShard shard{.path = text_in(object, "path"),
-                     .vocab_size = count_in(object, "vocab_size"),
-                     .sequence_length = count_in(object, "sequence_length"),
-                     .sequences = count_in(object, "sequences"),
-                     .problem = text_in(object, "problem")};
-  object.reject_unknown_keys();
-  return shard;
+template <class T, size_t N>
+void write_keys(Json& json, const CheckKey<T> (&keys)[N], const T& from) {
+  for (const CheckKey<T>& key : keys)
+    std::visit([&](auto member) { write_value(json[std::string(key.name)], from.*member); },
+               key.member);
 }
 
-std::string shortened(const std::string& text) { return text.substr(0, kLongestCheckText); }
+template <class T, size_t N>
+void read_keys(JsonObject& object, const CheckKey<T> (&keys)[N], T& to) {
+  for (const CheckKey<T>& key : keys)
+    std::visit([&](auto member) { read_value(object, key.name, key.min, to.*member); }, key.member);
+}
+
+std::string dump_check(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
 
 }  // namespace
 
@@ -60,89 +104,42 @@ std::string rank_check_file(int rank) { return "out/rank-" + std::to_string(rank
 std::string nccl_log_file(int rank) { return "out/nccl-" + std::to_string(rank) + ".log"; }
 
 std::string format_rank_check(const RankCheck& check) {
-  Json json{{"format", kRankFormat},
-            {"version", kCheckVersion},
-            {"rank", check.rank},
-            {"host", check.host},
-            {"trainer", check.trainer},
-            {"cuda", check.cuda},
-            {"visible_gpus", check.visible_gpus},
-            {"device", check.device},
-            {"gpu", check.gpu},
-            {"memory_bytes", check.memory_bytes},
-            {"threads", check.threads},
-            {"product_tflops", check.product_tflops},
-            {"problem", shortened(check.problem)},
-            {"data", Json::array()}};
+  Json json{{"format", kRankFormat}, {"version", kCheckVersion}};
+  write_keys(json, kRankKeys, check);
+  json["data"] = Json::array();
   for (const CheckedShard& shard : check.data)
-    json["data"].push_back({{"path", shard.path},
-                            {"vocab_size", shard.vocab_size},
-                            {"sequence_length", shard.sequence_length},
-                            {"sequences", shard.sequences},
-                            {"problem", shortened(shard.problem)}});
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    write_keys(json["data"].emplace_back(Json::object()), kShardKeys, shard);
+  return dump_check(json);
 }
 
 std::string format_check_report(const CheckReport& report) {
-  const Json json{{"format", kCheckFormat},
-                  {"version", kCheckVersion},
-                  {"backend", report.backend},
-                  {"ranks", report.ranks},
-                  {"nodes", report.nodes},
-                  {"all_reduce_bytes", report.all_reduce_bytes},
-                  {"all_reduce_seconds", report.all_reduce_seconds},
-                  {"signalled_ranks", report.signalled_ranks},
-                  {"model_seconds", report.model_seconds},
-                  {"step_seconds", report.step_seconds},
-                  {"step_tokens", report.step_tokens},
-                  {"peak_memory_bytes", report.peak_memory_bytes},
-                  {"part", report.part},
-                  {"problem", shortened(report.problem)},
-                  {"complete", report.complete}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  Json json{{"format", kCheckFormat}, {"version", kCheckVersion}};
+  write_keys(json, kReportKeys, report);
+  return dump_check(json);
 }
 
 RankCheck parse_rank_check(std::string_view json, std::string_view origin) {
   const Json parsed = parse_json(json, origin, {.max_bytes = kMaxCheckBytes, .max_depth = 4});
-  JsonObject object = open_check(parsed, origin, kRankFormat);
-  RankCheck check{.rank = int_in(object, "rank"),
-                  .host = text_in(object, "host"),
-                  .trainer = text_in(object, "trainer"),
-                  .cuda = text_in(object, "cuda"),
-                  .visible_gpus = int_in(object, "visible_gpus"),
-                  .device = text_in(object, "device"),
-                  .gpu = text_in(object, "gpu"),
-                  .memory_bytes = count_in(object, "memory_bytes"),
-                  .threads = int_in(object, "threads"),
-                  .product_tflops = amount_in(object, "product_tflops"),
-                  .problem = text_in(object, "problem"),
-                  .data = {}};
+  JsonObject object(parsed, std::string(origin));
+  object.require_format(kRankFormat, kCheckVersion);
+  RankCheck check;
+  read_keys(object, kRankKeys, check);
   const Json& data = object.at("data");
   if (!data.is_array() || data.size() > kMostCheckShards)
     object.fail("data", "is not a list of at most 200 shards");
-  for (const Json& shard : data)
-    check.data.push_back(read_checked_shard(shard, std::string(origin) + ": data"));
-  object.reject_unknown_keys();
+  for (const Json& shard : data) {
+    JsonObject entry(shard, std::string(origin) + ": data");
+    read_keys(entry, kShardKeys, check.data.emplace_back());
+  }
   return check;
 }
 
 CheckReport parse_check_report(std::string_view json, std::string_view origin) {
-  const Json parsed = parse_json(json, origin, {.max_bytes = kMaxCheckBytes, .max_depth = 2});
-  JsonObject object = open_check(parsed, origin, kCheckFormat);
-  CheckReport report{.backend = text_in(object, "backend"),
-                     .ranks = int_in(object, "ranks"),
-                     .nodes = int_in(object, "nodes"),
-                     .all_reduce_bytes = count_in(object, "all_reduce_bytes"),
-                     .all_reduce_seconds = amount_in(object, "all_reduce_seconds"),
-                     .signalled_ranks = int_in(object, "signalled_ranks", -1),
-                     .model_seconds = amount_in(object, "model_seconds"),
-                     .step_seconds = amount_in(object, "step_seconds"),
-                     .step_tokens = amount_in(object, "step_tokens"),
-                     .peak_memory_bytes = count_in(object, "peak_memory_bytes"),
-                     .part = text_in(object, "part"),
-                     .problem = text_in(object, "problem"),
-                     .complete = object.boolean("complete")};
-  object.reject_unknown_keys();
+  const Json parsed = parse_json(json, origin, {.max_bytes = kMaxCheckBytes, .max_depth = 4});
+  JsonObject object(parsed, std::string(origin));
+  object.require_format(kCheckFormat, kCheckVersion);
+  CheckReport report;
+  read_keys(object, kReportKeys, report);
   return report;
 }
 

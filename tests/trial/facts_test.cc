@@ -67,6 +67,10 @@ TEST(CheckReport, IsReadAsWritten) {
   rank.data.push_back({.path = "/d/a.tokens", .vocab_size = 300});
   EXPECT_EQ(job::parse_rank_check(job::format_rank_check(rank), "f"), rank);
   EXPECT_ANY_THROW(job::parse_check_report("{}", "f"));
+  std::string later = job::format_rank_check(rank);
+  later.insert(later.find("\"problem\""), "\"further\":[1],");  // of the rank
+  later.insert(later.rfind("\"problem\""), "\"further\":1,");   // of its shard
+  EXPECT_EQ(job::parse_rank_check(later, "f"), rank);
   EXPECT_ANY_THROW(job::parse_rank_check(job::format_check_report(report), "f"));
 }
 
