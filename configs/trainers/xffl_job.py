@@ -463,7 +463,8 @@ class Job:
             return value
         import torch
 
-        total = torch.tensor(float(value), dtype=torch.float64)
+        device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
+        total = torch.tensor(float(value), dtype=torch.float64, device=device)
         torch.distributed.all_reduce(total)
         return total.item()
 
@@ -549,12 +550,13 @@ class Job:
                 file.write(data)
         shutil.copy(self.path("base_model_path") / "config.json", part)
 
-    def finish(self, tensors, losses, samples, tokens, before=None, after=None, trainer="", seconds=0.0):
+    def finish(self, tensors, losses, samples, tokens, before=None, after=None, trainer="", seconds=0.0, checkpoint=False):
         """Writes the update (name -> tensor of torch or numpy, trained weights) and then report.json; rank 0 only.
 
         `losses`: of each step; `samples` and `tokens`: of all ranks; `before`, `after`: of evaluate(). Without a step after a
-        signal it exits with code 75. Raises JobError, and writes no report, for a tensor that is missing, unknown, of another
-        shape or not finite, and for a loss that is not finite.
+        signal it exits with code 75. `checkpoint`: after a signal, the trainer has left a checkpoint at `state_path` from
+        which the next attempt continues; the report says so, and no update is written. Raises JobError, and writes no
+        report, for a tensor that is missing, unknown, of another shape or not finite, and for a loss that is not finite.
         """
         planned, stopped = self.training["steps"], len(losses) < self.training["steps"]
         if planned and not losses:
@@ -573,7 +575,7 @@ class Job:
         stopped = stopped or (self.stopping and len(results) < len(names))
         if len(results) < len(names) and not stopped:
             raise JobError("expected the mean losses of every validation set, before and after the training")
-        root = self._write_update(tensors) if planned else ""
+        root = self._write_update(tensors) if planned and not checkpoint else ""
         paths = dict.fromkeys([*self.document["train_paths"], *(entry["path"] for entry in self.document["validation"])])
         report = {
             "version": 2,
@@ -811,12 +813,15 @@ def run_main(arguments):
         sys.exit(str(problem))
 
 
-def main_of(function):
-    """Calls function(job) with the job of the argument --job; a JobError becomes one line and exit code 1."""
+def main_of(function, honoured=()):
+    """Calls function(job) with the job of the argument --job; a JobError becomes one line and exit code 1.
+
+    `honoured`: the settings that the function follows beyond refuse_unsupported().
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("--job", required=True, type=pathlib.Path)
     try:
-        function(load(parser.parse_args().job))
+        function(load(parser.parse_args().job, honoured))
     except JobError as problem:
         sys.exit(str(problem))
 

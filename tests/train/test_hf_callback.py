@@ -1,0 +1,127 @@
+"""A Trainer of transformers with the callback of configs/trainers/xffl_hf.py does a job as xffl-train does it."""
+
+import pathlib
+import shutil
+import signal
+import sys
+import time
+
+import pytest
+import safetensors.torch
+import torch
+
+import harness
+
+TRAINERS = pathlib.Path(__file__).parents[2] / "configs/trainers"
+sys.path.insert(0, str(TRAINERS))
+import xffl_hf  # noqa: E402
+import xffl_job  # noqa: E402
+
+PROGRAM = (sys.executable, TRAINERS / "hf_callback.py")
+
+
+@pytest.fixture
+def setting(tmp_path):
+    base_hash = harness.make_model(tmp_path / "base")
+    tokens = harness.write_tokens(tmp_path / "t.tokens", harness.make_sequences(30))
+
+    def job(name, **changes):
+        return harness.make_job(tmp_path / name, tmp_path / "base", base_hash, tokens,
+                                **{**dict(steps=6, first_step=2, weight_decay=0.1, validation=[("it", tokens)], state_path="../state",
+                                          schedule=dict(kind="linear", warmup_steps=3, total_steps=10, min_ratio=0.1)), **changes})
+
+    return job
+
+
+def run(job, world_size=1):
+    ranks = harness.start_ranks(job, world_size, program=PROGRAM)
+    output = [rank.communicate(timeout=300)[0] for rank in ranks]
+    return harness.Outcome(job.parent, [rank.returncode for rank in ranks], output)
+
+
+def stopped(job, world_size=1):
+    """Runs a job of many steps; the last rank gets the signal after the first step."""
+    ranks = harness.start_ranks(job, world_size, program=PROGRAM)
+    try:
+        deadline = time.monotonic() + 200
+        while not (job.parent / "metrics.jsonl").exists() and time.monotonic() < deadline and not any(r.poll() for r in ranks):
+            time.sleep(0.05)
+        ranks[-1].send_signal(signal.SIGUSR1)
+        output = [rank.communicate(timeout=200)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0] * world_size, output
+    return harness.Outcome(job.parent, [0] * world_size, output)
+
+
+def update(folder):
+    return safetensors.torch.load_file(folder / "update/model.safetensors")
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_job_gives_the_result_of_xffl_train(setting, world_size):
+    ours, found = harness.train(setting("ours", state_path="state")), run(setting("theirs"), world_size)
+    assert found.codes == [0] * world_size, found.output
+    for mine, theirs in zip(found.metrics, ours.metrics, strict=True):
+        assert mine["step"] == theirs["step"] and mine["lr"] == pytest.approx(theirs["lr"], rel=1e-12)
+        assert harness.relative(mine["loss"], theirs["loss"]) < 1e-4
+        assert harness.relative(mine["grad_norm"], theirs["grad_norm"]) < 1e-3
+    for key in ("key", "base_model_sha256", "steps", "stopped_early", "samples", "tokens", "data_sha256"):
+        assert found.report[key] == ours.report[key]
+    for name in ("nll_before", "nll_after"):
+        assert harness.relative(found.report["validation"][0][name], ours.report["validation"][0][name]) < 1e-4
+    assert found.report["world_size"] == world_size
+    for name, value in update(ours.folder).items():
+        assert torch.allclose(value, update(found.folder)[name], atol=1e-4), name
+
+
+def test_a_job_without_steps_measures(setting):
+    found = run(setting("job", steps=0))
+    assert found.codes == [0] and found.report["update_sha256"] == "" and found.report["steps"] == 0, found.output
+    assert found.report["validation"][0]["nll_before"] == found.report["validation"][0]["nll_after"] > 0
+
+
+def test_a_signal_ends_with_the_update_of_the_completed_steps(setting):
+    found = stopped(setting("job", steps=100000), 2)
+    assert found.report["stopped_early"] is True and found.report["validation"] == []
+    assert 1 <= found.report["steps"] == len(found.metrics) < 100000 and update(found.folder)
+
+
+def test_a_later_attempt_continues_from_the_checkpoint_of_a_signal(setting):
+    steps = 60
+    whole = run(setting("whole", steps=steps, state_path="state"))
+    first = stopped(setting("first", steps=steps, on_stop="checkpoint"))
+    done = first.report["steps"]
+    assert first.report["stopped_early"] is True and first.report["update_sha256"] == "" and not (first.folder / "update").exists()
+    assert 1 <= done < steps
+    second = run(setting("second", steps=steps, on_stop="checkpoint"))
+    assert second.codes == [0], second.output
+    assert [m["step"] for m in second.metrics] == list(range(2 + done + 1, 2 + steps + 1))
+    for key in ("steps", "samples", "tokens", "stopped_early"):
+        assert second.report[key] == whole.report[key]
+    for key in ("train_loss", "train_loss_last"):
+        assert harness.relative(second.report[key], whole.report[key]) < 1e-5
+    assert second.report["validation"][0]["nll_before"] == whole.report["validation"][0]["nll_before"]
+    for name, value in update(whole.folder).items():
+        assert torch.allclose(value, update(second.folder)[name], atol=1e-6), name
+
+
+def test_only_complete_checkpoints_of_the_same_work_are_taken(setting):
+    assert run(setting("first", checkpoint_interval=2, keep_checkpoints=3)).codes == [0]
+    job = xffl_job.Job(setting("same", checkpoint_interval=2, keep_checkpoints=3))
+    found = xffl_hf.last_checkpoint(job)
+    assert found.endswith("/checkpoint-6")
+    (pathlib.Path(found) / xffl_hf.MARK).unlink()  # its writer was killed
+    assert xffl_hf.last_checkpoint(job).endswith("/checkpoint-4")
+    other = setting("other", checkpoint_interval=2, keep_checkpoints=3, learning_rate=2e-3)
+    assert xffl_hf.last_checkpoint(xffl_job.Job(other)) is None
+    shutil.rmtree(xffl_hf.state_folder(job))
+    assert xffl_hf.last_checkpoint(job) is None
+
+
+def test_a_batch_that_ranks_cannot_share_is_refused(setting, monkeypatch):
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(xffl_job.JobError, match="9 sequences cannot be shared equally among 2 ranks"):
+        xffl_hf.arguments(xffl_job.Job(setting("job", batch_size=9)))
