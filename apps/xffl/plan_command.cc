@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "doctor.h"
 #include "project.h"
+#include "stop_on_signal.h"
 #include "terminal.h"
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
@@ -271,6 +272,7 @@ struct RenderFlags {
   std::string facility;
   std::optional<int> round;
   std::filesystem::path out;
+  bool stage = false, fresh = false;
 };
 
 history::RunState state_or_preview(const ProjectOptions& options) {
@@ -283,7 +285,40 @@ history::RunState state_or_preview(const ProjectOptions& options) {
   return history::replay(history::read_events(options.existing_run().journal()));
 }
 
+// Prints the command that submits the job on stdout, and the rest on stderr.
+void print(const facility::StagedScript& staged, const std::string& facility) {
+  std::fprintf(stderr, "xffl: round %d, attempt %d: job %s\n", staged.round, staged.attempt,
+               staged.job_name.c_str());
+  if (!staged.job.empty()) {
+    std::fprintf(stderr, "xffl: job %s of this attempt exists already: `xffl run` follows it\n",
+                 log::printable(staged.job.str(), 200).c_str());
+    return;
+  }
+  std::fprintf(stderr,
+               "xffl: the model, job.json and the script are at %s; run this line there (`xffl "
+               "run` then adopts the job, or submits it itself):\n",
+               facility.c_str());
+  std::printf("%s\n", staged.command.c_str());
+}
+
+void stage(const RenderFlags& flags) {
+  const config::Experiment experiment = config::load_experiment(flags.project.project);
+  check_file_system(flags.project.runs(), false);
+  const history::RunFolder folder(flags.project.runs(),
+                                  run_to_continue(flags.project, flags.fresh));
+  if (!std::filesystem::exists(folder.global(0))) require_model(experiment);
+  make_dirs(folder.path());
+  log::set_file(folder.log());
+  SystemClock clock;
+  StopOnSignal signals("stopping; the same command continues", std::chrono::seconds(8));
+  facility::Services services =
+      facility::make_services(clock, experiment.project_folder, login_prompt(signals.token()));
+  print(run::stage_job(experiment, folder, services, FacilityName(flags.facility), signals.token()),
+        flags.facility);
+}
+
 void render(const RenderFlags& flags) {
+  if (flags.stage) return stage(flags);
   const config::Experiment experiment = config::load_experiment(flags.project.project);
   SystemClock clock;
   const facility::RenderedScript rendered = facility::render_script(
@@ -324,17 +359,28 @@ void add_plan(CLI::App& app) {
 
 void add_render(CLI::App& app) {
   auto flags = std::make_shared<RenderFlags>();
-  CLI::App* command =
-      app.add_subcommand("render", "print a facility's next job script; contacts no facility");
+  CLI::App* command = app.add_subcommand(
+      "render", "print a facility's next job script, or bring it there for a submission by hand");
   command->add_option("facility", flags->facility, "the facility's name in xffl.yaml")
       ->type_name(kFacilityType)
       ->required();
-  add_project_options(command, flags->project);
-  command
-      ->add_option("--round", flags->round, "the round (default: the one in progress, or the next)")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--out", flags->out, "write it to a file instead of the terminal")
-      ->type_name(kFileType);
+  CLI::Option* run = add_project_options(command, flags->project);
+  CLI::Option* round = command
+                           ->add_option("--round", flags->round,
+                                        "the round (default: the one in progress, or the next)")
+                           ->check(CLI::PositiveNumber);
+  CLI::Option* out =
+      command->add_option("--out", flags->out, "write it to a file instead of the terminal")
+          ->type_name(kFileType);
+  CLI::Option* stage = command
+                           ->add_flag("--stage", flags->stage,
+                                      "push the model, job.json and the script to the facility, "
+                                      "and print the command that submits the script there")
+                           ->excludes(round)
+                           ->excludes(out);
+  command->add_flag("--new", flags->fresh, "with --stage: start another run")
+      ->needs(stage)
+      ->excludes(run);
   command->callback([flags] { render(*flags); });
 }
 

@@ -6,6 +6,7 @@
 #include "credentials.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/base/log.h"
 #include "xffl/config/load.h"
 #include "xffl/history/store.h"
 
@@ -82,6 +83,25 @@ void require_model(const config::Experiment& experiment) {
     if (missing.starts_with("model:") || missing.starts_with("adapter:"))
       throw Error(ErrorKind::kNotFound,
                   missing + "; correct it in xffl.yaml, or put a Hugging Face folder there");
+}
+
+void check_file_system(const std::filesystem::path& folder, bool allowed) {
+  const std::string kind = history::network_file_system(folder);
+  if (kind.empty()) return;
+  if (!allowed)
+    throw Error(
+        ErrorKind::kUnsupported,
+        folder.string() + " is on a network file system (" + kind +
+            "), where file locks are not reliable: put runs/ on a local disk with "
+            "--workdir, or give --allow-network-fs and start this run from one machine only");
+  log::warning("the journal is on a network file system: start this run from one machine only",
+               {{"folder", folder.string()}, {"kind", kind}});
+}
+
+RunName run_to_continue(const ProjectOptions& options, bool fresh) {
+  if (!options.run.empty()) return options.existing_run().run();
+  const auto newest = history::latest_run(options.runs());
+  return newest && !fresh ? *newest : history::next_run(options.runs());
 }
 
 }  // namespace xffl

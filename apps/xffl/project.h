@@ -42,6 +42,13 @@ report::RunStory story_of(const ProjectOptions& options, const history::RunFolde
 /// Throws kNotFound, with the fix, unless the model and the adapter of round 1 exist.
 void require_model(const config::Experiment& experiment);
 
+/// The newest run, or the run of --run; the name of a new run when there is none, and with `fresh`.
+RunName run_to_continue(const ProjectOptions& options, bool fresh);
+
+/// Throws kUnsupported, unless `allowed`, for a folder of runs on a network file system, where two
+/// coordinators on two machines could both hold a journal's lock.
+void check_file_system(const std::filesystem::path& runs, bool allowed);
+
 /// `xffl run --detach`. Starts `xffl run` in a session of its own, and returns when that process
 /// holds the run or has completed it. Throws the error that the process ended with. `name` is the
 /// run that the process continues, or the new run with `fresh`. The process writes its output to

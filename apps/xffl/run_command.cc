@@ -20,27 +20,6 @@
 namespace xffl {
 namespace {
 
-// On a network file system two coordinators on two machines could both hold the journal's lock.
-void check_file_system(const std::filesystem::path& folder, bool allowed) {
-  const std::string kind = history::network_file_system(folder);
-  if (kind.empty()) return;
-  if (!allowed)
-    throw Error(
-        ErrorKind::kUnsupported,
-        folder.string() + " is on a network file system (" + kind +
-            "), where file locks are not reliable: put runs/ on a local disk with "
-            "--workdir, or give --allow-network-fs and start this run from one machine only");
-  log::warning("the journal is on a network file system: start this run from one machine only",
-               {{"folder", folder.string()}, {"kind", kind}});
-}
-
-// The run to continue, or the new run.
-RunName name_of_run(const ProjectOptions& options, bool fresh) {
-  if (!options.run.empty()) return options.existing_run().run();
-  const auto newest = history::latest_run(options.runs());
-  return newest && !fresh ? *newest : history::next_run(options.runs());
-}
-
 // Both runs cost node-hours, and `xffl status` shows only the newer run.
 void warn_of_running(const ProjectOptions& options) {
   const auto newest = history::latest_run(options.runs());
@@ -85,7 +64,7 @@ observe::Settings observers_of(const config::Experiment& experiment) {
 
 void run_here(const ProjectOptions& options, bool fresh) {
   const config::Experiment experiment = config::load_experiment(options.project);
-  const RunName name = name_of_run(options, fresh);
+  const RunName name = run_to_continue(options, fresh);
   const history::RunFolder folder(options.runs(), name);
   if (!std::filesystem::exists(folder.global(0)))
     require_model(experiment);  // a later round starts from the run's own model
@@ -133,7 +112,7 @@ void add_run_command(CLI::App& app) {
     check_file_system(options.runs(), network_allowed);
     if (fresh) warn_of_running(options);
     if (detached)
-      run_detached(options, name_of_run(options, fresh), fresh, network_allowed);
+      run_detached(options, run_to_continue(options, fresh), fresh, network_allowed);
     else
       run_here(options, fresh);
   });

@@ -122,6 +122,39 @@ class FacilityDriver::Impl {
     return {state.accepted, state.accepted ? "" : state.missing.value_or("unknown")};
   }
 
+  StagedScript stage(std::stop_token stop) {
+    if (site_.settings.scheduler.manager().submit_by_hand.empty())
+      throw Error(ErrorKind::kUsage,
+                  facility_.facility.str() +
+                      " has scheduler: " + std::string(site_.settings.scheduler.manager().name) +
+                      ", which has no submission by hand: `xffl run` starts its jobs");
+    const remote::StopScope stop_scope(stop);
+    Step next = resume();
+    for (;;) {
+      const Kept kept = keep_all(next.records);
+      if (kept.problem) throw Error(ErrorKind::kIo, *kept.problem);
+      if (!kept.all) {
+        next = resume();
+        continue;
+      }
+      log_link(next.machine);
+      context_.history.check_writer();
+      if (const auto* submit = std::get_if<Submit>(&next.action)) {
+        push_.check_space(submit->attempt);
+        return job_.stage(submit->attempt);
+      }
+      if (const auto* poll = std::get_if<Poll>(&next.action)) {
+        StagedScript staged = job_.staged(poll->attempt);
+        staged.job = poll->job;
+        return staged;
+      }
+      require_stageable(next);
+      if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
+      const Event event = perform(next.action, stop);
+      next = step(policy_, std::move(next.machine), event, now_with_budget());
+    }
+  }
+
   void repeat_cancel(std::stop_token stop) {
     const remote::StopScope stop_scope(stop);
     const history::FacilityState state = known();
@@ -157,6 +190,27 @@ class FacilityDriver::Impl {
   }
 
  private:
+  /// Throws the reason why stage() does not perform `next`.
+  void require_stageable(const Step& next) const {
+    const std::string name = facility_.facility.str();
+    const Link& link = next.machine.link;
+    if (std::holds_alternative<Sleep>(next.action) && !link.last_error.empty())
+      throw Error(link.auth_required ? ErrorKind::kAuth : ErrorKind::kRemote, link.last_error);
+    if (const auto paused = context_.history.paused(facility_.facility))
+      throw Error(ErrorKind::kUsage,
+                  name + " is paused (" + *paused + "): `xffl resume " + name + "` ends the pause");
+    if (std::holds_alternative<Push>(next.action) ||
+        std::holds_alternative<FindJobs>(next.action) || std::holds_alternative<Sleep>(next.action))
+      return;
+    const history::FacilityState& known = next.machine.known;
+    throw Error(ErrorKind::kUsage,
+                name + " has no job to submit in round " + std::to_string(plan_.round) + ": " +
+                    (known.accepted  ? "its update is accepted"
+                     : known.missing ? *known.missing
+                                     : "its attempt " + std::to_string(known.current()->number) +
+                                           " is ending, which `xffl run` continues"));
+  }
+
   /// The work ahead of the machine's first step. An error of this machine may pass, as in
   /// keep_all(); at the round's deadline the machine begins without this work.
   void begin(std::stop_token stop) {
@@ -702,6 +756,7 @@ FacilityDriver::FacilityDriver(Context& context, const plan::RoundPlan& plan,
 FacilityDriver::~FacilityDriver() = default;
 
 FacilityOutcome FacilityDriver::run(std::stop_token stop) { return impl_->run(stop); }
+StagedScript FacilityDriver::stage(std::stop_token stop) { return impl_->stage(std::move(stop)); }
 void FacilityDriver::cancel(const std::string& reason, std::stop_token stop) {
   impl_->cancel(reason, std::move(stop));
 }

@@ -5,6 +5,7 @@
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/base/sha256.h"
+#include "xffl/base/shell.h"
 #include "xffl/facility/job_script.h"
 #include "xffl/facility/kept_allocation.h"
 
@@ -78,6 +79,26 @@ JobId FacilityJob::submit(int attempt, std::stop_token stop) {
   return site_.scheduler->submit(wanted, stop);
 }
 
+StagedScript FacilityJob::staged(int attempt) const {
+  return {.round = site_.plan.round,
+          .attempt = attempt,
+          .job_name = name({site_.plan.round, attempt}),
+          .folder = site_.folder(attempt),
+          .command = {},
+          .job = {}};
+}
+
+// `cd` complains about a folder that is missing by then; Slurm fails such a job without a message.
+StagedScript FacilityJob::stage(int attempt) {
+  StagedScript staged = this->staged(attempt);
+  const std::string text = script(attempt), file(plan::kStagedScript);
+  site_.context.history.check_writer();
+  at_the_facility([&] { write_text_atomic(*site_.session, staged.folder / file, text); });
+  staged.command = "cd " + quote_for_shell(staged.folder.str()) + " && " +
+                   std::string(site_.settings.scheduler.manager().submit_by_hand) + " " + file;
+  return staged;
+}
+
 std::vector<JobId> FacilityJob::find(int attempt, std::stop_token stop) {
   return at_the_facility([&] { return site_.scheduler->find(request(attempt), stop); });
 }
@@ -140,7 +161,11 @@ std::string FacilityJob::output_tail(int attempt) {
   try {
     const std::string text =
         printable_tail(*site_.session, site_.folder(attempt) / submit::kJobOutput);
-    return text.empty() ? "(no output)" : text;
+    if (!text.empty()) return text;
+    // The fence may have made the folder again.
+    const RemotePath folder = site_.folder(attempt);
+    if (site_.session->stat(folder / plan::kJobFile)) return "(no output)";
+    return "(no output: the job's folder " + folder.str() + " was removed)";
   } catch (const Error& error) {
     return std::string("(not readable: ") + error.what() + ")";
   }

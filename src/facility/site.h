@@ -16,6 +16,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/facility/context.h"
+#include "xffl/facility/driver.h"
 #include "xffl/facility/kept_allocation.h"
 #include "xffl/facility/machine.h"
 #include "xffl/job/job_times.h"
@@ -161,6 +162,10 @@ class FacilityJob {
   /// Renders the script into the run folder. Returns the event to record before the submission.
   history::SubmitIntended prepare_submission(int attempt);
   JobId submit(int attempt, std::stop_token stop);
+  /// The attempt's script for a submission by hand, without its command.
+  StagedScript staged(int attempt) const;
+  /// Writes the script into the attempt's folder, whose input the push has brought.
+  StagedScript stage(int attempt);
   std::vector<JobId> find(int attempt, std::stop_token stop);
   /// `decides`: the attempt ends when the scheduler does not know the job.
   submit::JobStatus query(int attempt, const JobId& job, bool decides, std::stop_token stop);

@@ -332,6 +332,13 @@ std::optional<Outcome> coordinate(const config::Experiment& experiment,
   return outcome_of(context);
 }
 
+// Jobs have the run's name: the folder must survive a power loss before the first job.
+void make_run_folder(const history::RunFolder& folder) {
+  make_dirs(folder.path());
+  const fs::path runs = fs::absolute(folder.path()).parent_path();
+  for (const auto& parent : {runs, runs.parent_path()}) fsync_dir(parent);
+}
+
 // The project's xffl.yaml, or `known` when it cannot continue the run.
 config::Experiment read_again(const config::Experiment& known, const history::RunFolder& folder,
                               const history::RunHistory& history) {
@@ -348,13 +355,39 @@ config::Experiment read_again(const config::Experiment& known, const history::Ru
 
 }  // namespace
 
+facility::StagedScript stage_job(const config::Experiment& experiment,
+                                 const history::RunFolder& folder, facility::Services& services,
+                                 const FacilityName& facility, std::stop_token stop) {
+  make_run_folder(folder);
+  history::RunHistory history(folder.journal());
+  if (!history.state().identity) create_run(experiment, folder, history);
+  if (history.state().cancelled || history.state().completed)
+    throw Error(ErrorKind::kUsage,
+                "run " + folder.run().str() + " has ended: `xffl run --new` " + "starts another");
+  history::check_location(history, folder);
+  history::take_over_work_files(folder, first_round_in_work(history), history.epoch());
+  accept_changes(experiment, folder, history);
+  history::StatusFile live(folder.live(), services.clock, &history);
+  const facility::Observer none;
+  facility::Context context{
+      experiment, folder, services, none, history, live, *history.state().identity};
+  context.models.make_first = [&](const fs::path& round) { make_first_models(experiment, round); };
+  import_model(context);
+  compare_stop_rules(context);
+  const auto plan = current_plan(context);
+  if (plan) record_plan(context, *plan);
+  for (const plan::FacilityPlan& each : plan ? plan->facilities : decltype(plan->facilities){})
+    if (each.facility == facility)
+      return facility::FacilityDriver(context, *plan, each).stage(std::move(stop));
+  experiment.facility(facility);  // or kNotFound
+  throw Error(ErrorKind::kUsage,
+              facility.str() + " has no job in the next round: `xffl status` has the state");
+}
+
 Outcome run_federation(const config::Experiment& experiment, const history::RunFolder& folder,
                        facility::Services& services, std::stop_token stop,
                        const facility::Observer& observer) {
-  make_dirs(folder.path());
-  // Jobs have the run's name: the folder must survive a power loss before the first job.
-  const std::filesystem::path runs = std::filesystem::absolute(folder.path()).parent_path();
-  for (const auto& parent : {runs, runs.parent_path()}) fsync_dir(parent);
+  make_run_folder(folder);
   history::RunHistory history(folder.journal());
   try {
     config::Experiment present = experiment;

@@ -49,6 +49,9 @@ void import_model(facility::Context& context);
 /// `stop`.
 std::jthread start_thread(const std::function<void()>& body, Clock& clock, std::stop_token stop);
 
+/// Records the plan, once.
+void record_plan(facility::Context& context, const plan::RoundPlan& plan);
+
 /// Runs `plan` from its state in the journal to the published global model. Throws kFailed when a
 /// facility is missing and the policy does not allow it, kCancelled on `stop`.
 void run_round(facility::Context& context, const plan::RoundPlan& plan, std::stop_token stop);

@@ -16,18 +16,6 @@
 namespace xffl::run {
 namespace {
 
-// Records the plan, once.
-void record_plan(facility::Context& context, const plan::RoundPlan& plan) {
-  if (context.history.round(plan.round).planned) return;
-  history::RoundPlanned planned{.base_sha256 = plan.base_sha256,
-                                .plan_sha256 = sha256_hex(plan::format_plan(plan)),
-                                .facilities = {},
-                                .evaluates = plan.evaluates};
-  for (const plan::FacilityPlan& facility : plan.facilities)
-    planned.facilities.push_back(facility.facility);
-  context.history.record({.round = plan.round}, planned);
-}
-
 // One facility's thread: its outcome, or the error that ended it.
 struct FacilityThread {
   std::unique_ptr<facility::FacilityDriver> driver;
@@ -214,6 +202,17 @@ void record_missing(facility::Context& context, const plan::RoundPlan& plan,
 }
 
 }  // namespace
+
+void record_plan(facility::Context& context, const plan::RoundPlan& plan) {
+  if (context.history.round(plan.round).planned) return;
+  history::RoundPlanned planned{.base_sha256 = plan.base_sha256,
+                                .plan_sha256 = sha256_hex(plan::format_plan(plan)),
+                                .facilities = {},
+                                .evaluates = plan.evaluates};
+  for (const plan::FacilityPlan& facility : plan.facilities)
+    planned.facilities.push_back(facility.facility);
+  context.history.record({.round = plan.round}, planned);
+}
 
 std::jthread start_thread(const std::function<void()>& body, Clock& clock, std::stop_token stop) {
   constexpr std::chrono::seconds kPause(10);

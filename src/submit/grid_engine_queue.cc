@@ -129,6 +129,7 @@ constexpr QueueManager kGridEngine{
         },
     .program = "qstat",
     .version_option = "-help",
+    .submit_by_hand = "qsub",
     .check =
         [](remote::Session& session, const QueueSettings& settings, const JobRequest& request,
            std::stop_token stop) {

@@ -154,6 +154,7 @@ constexpr QueueManager kSlurm{
           return make_slurm_scheduler(settings.as<SlurmSettings>(), std::move(session), clock);
         },
     .program = "sbatch",
+    .submit_by_hand = "sbatch",
     .check =
         [](remote::Session& session, const QueueSettings& settings, const JobRequest& request,
            std::stop_token stop) {

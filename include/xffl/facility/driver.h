@@ -24,6 +24,16 @@ FacilityPolicy facility_policy(const config::Experiment& experiment,
                                const config::Facility& facility,
                                std::chrono::milliseconds settle_time);
 
+// The script of an attempt, at the facility, for a submission by hand.
+struct StagedScript {
+  int round = 1;
+  int attempt = 1;
+  std::string job_name;
+  RemotePath folder;    // of the attempt; holds the script, plan::kStagedScript
+  std::string command;  // submits the script, in a shell at the facility
+  JobId job;            // the attempt has this job already: nothing was staged, `command` is empty
+};
+
 class FacilityDriver {
  public:
   FacilityDriver(Context& context, const plan::RoundPlan& plan, const plan::FacilityPlan& facility);
@@ -36,6 +46,15 @@ class FacilityDriver {
   /// that answers slowly or without end. Throws kCancelled on `stop` (the facility's job keeps
   /// running), kIo for a failure of this machine, kConfig for a mistake in the project.
   FacilityOutcome run(std::stop_token stop);
+
+  /// Does the work of run() ahead of the submission: opens an attempt where none is open, pushes
+  /// its input and records the submission as intended. Then writes the job's script beside the
+  /// input, in place of the submission. A later run() treats the attempt as one whose submission
+  /// was not answered: it searches for the job by name, and submits the script when there is none.
+  /// Repeats itself without harm. Throws kUsage (the facility has no queue manager, is paused, or
+  /// has no job left in this round), kRemote and kAuth at the first failure of the link, kCancelled
+  /// on `stop`.
+  StagedScript stage(std::stop_token stop);
 
   /// Cancels the open attempt's job, if there is one, and records the attempt as failed. Throws
   /// kRemote when the facility does not answer, kCancelled on `stop`; the cancellation stays on

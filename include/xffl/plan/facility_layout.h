@@ -46,6 +46,7 @@ inline constexpr std::string_view kStateFolder = "state";
 
 // Names below an attempt folder.
 inline constexpr std::string_view kJobFile = "job.json";
+inline constexpr std::string_view kStagedScript = "submit.sh";    // for a submission by hand
 inline constexpr std::string_view kModelHashes = "model.sha256";  // for `sha256sum --check`
 inline constexpr std::string_view kOutFolder = "out";
 inline constexpr std::string_view kUpdateFolder = "out/update";

@@ -14,6 +14,7 @@
 
 #include "xffl/base/clock.h"
 #include "xffl/config/experiment.h"
+#include "xffl/facility/driver.h"
 #include "xffl/facility/services.h"
 #include "xffl/history/run_folder.h"
 #include "xffl/history/run_history.h"
@@ -37,6 +38,14 @@ struct Outcome {
 Outcome run_federation(const config::Experiment& experiment, const history::RunFolder& folder,
                        facility::Services& services, std::stop_token stop,
                        const facility::Observer& observer = {});
+
+/// Brings the next job of `facility` to the facility, for a submission by hand; creates the run
+/// when the folder has no journal. A later run_federation() adopts the job. Throws kBusy (a
+/// coordinator runs), kUsage (there is nothing to submit now; the message has the reason), and the
+/// errors of run_federation() and of facility::FacilityDriver::stage(). Blocks.
+facility::StagedScript stage_job(const config::Experiment& experiment,
+                                 const history::RunFolder& folder, facility::Services& services,
+                                 const FacilityName& facility, std::stop_token stop);
 
 /// Throws kConfig, with the lines that differ and the remedy, when `experiment` trains differently
 /// from the run in `folder` with the state `run_state`. For a run without an imported model, only

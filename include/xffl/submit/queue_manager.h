@@ -109,6 +109,7 @@ struct QueueManager {
   // The members below are null with `this_machine`.
   std::string_view program{};  // `doctor` prints its version
   std::string_view version_option = "--version";
+  std::string_view submit_by_hand{};  // the program that submits a script's file
   /// Not empty: what nobody has tried yet. `doctor` and `plan` print it.
   std::string_view caution{};
   /// Asks whether the queue manager would accept a job, and submits nothing; null: it cannot say.
