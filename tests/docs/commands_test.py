@@ -127,6 +127,23 @@ def problem(words: list[str]) -> str | None:
     return problem_of(words)
 
 
+def write_texts(folder: pathlib.Path) -> None:
+    """Two texts of 400 paragraphs, different and compressible, the same at each call."""
+    syllables = {"it": "la re mi co no ta ci del gio van", "cs": "ko vě ni ce ho ud rá ský mě sto"}
+    for language, parts in syllables.items():
+        parts, state, paragraphs = parts.split(), 12345, []
+        for _ in range(400):
+            words = []
+            for _ in range(40):
+                word = ""
+                for _ in range(3):
+                    state = (1103515245 * state + 12345) % 2**31
+                    word += parts[state // 65536 % len(parts)]
+                words.append(word)
+            paragraphs.append(" ".join(words))
+        (folder / f"{language}.txt").write_text("\n\n".join(paragraphs) + "\n", encoding="utf-8")
+
+
 class Commands(unittest.TestCase):
     def setUp(self):
         if not is_built("xffl"):
@@ -182,22 +199,6 @@ class Runs(unittest.TestCase):
         self.assertEqual(run.returncode, 0, f"{name(block.page)}:{block.line}:\n{run.stdout[-2000:]}\n{run.stderr[-3000:]}")
         return run.stdout
 
-    def write_texts(self, folder):
-        """Two texts of 400 paragraphs, different and compressible, the same at each call."""
-        syllables = {"it": "la re mi co no ta ci del gio van", "cs": "ko vě ni ce ho ud rá ský mě sto"}
-        for language, parts in syllables.items():
-            parts, state, paragraphs = parts.split(), 12345, []
-            for _ in range(400):
-                words = []
-                for _ in range(40):
-                    word = ""
-                    for _ in range(3):
-                        state = (1103515245 * state + 12345) % 2**31
-                        word += parts[state // 65536 % len(parts)]
-                    words.append(word)
-                paragraphs.append(" ".join(words))
-            (folder / f"{language}.txt").write_text("\n\n".join(paragraphs) + "\n", encoding="utf-8")
-
     def test_marked_blocks(self):
         if not is_built("xffl"):
             self.skipTest("xffl is not built")
@@ -205,7 +206,7 @@ class Runs(unittest.TestCase):
         for page in documented_pages():
             with tempfile.TemporaryDirectory() as name_of_folder:
                 folder = pathlib.Path(name_of_folder)
-                self.write_texts(folder)
+                write_texts(folder)
                 for block in blocks(page):
                     if block.marker != "run":
                         continue
