@@ -18,8 +18,15 @@ constexpr int64_t kMaxTokenId = int64_t{1} << 31;
 /// Throws kUnsupported when `key` has a value other than `expected`: another value changes the
 /// results.
 void require(JsonObject& object, std::string_view key, std::string_view expected) {
-  const std::string found = object.string_or(key, std::string(expected));
-  if (found != expected) object.fail_unsupported(key, found, expected);
+  const bool is_list = object.has(key) && object.at(key).is_array();
+  for (const std::string& found :
+       is_list ? object.strings(key) : std::vector{object.string_or(key, std::string(expected))})
+    if (found != expected) object.fail_unsupported(key, found, expected);
+}
+
+void require(JsonObject& object, std::string_view key, bool expected) {
+  const bool found = object.boolean_or(key, expected);
+  if (found != expected) object.fail_unsupported(key, Json(found).dump(), Json(expected).dump());
 }
 
 void require(JsonObject& object, std::string_view key, double expected) {
@@ -141,28 +148,47 @@ std::string parse_torch_dtype(JsonObject& object) {
   return dtype;
 }
 
-void parse_sizes(JsonObject& object, LlamaConfig& config) {
-  config.vocab_size = object.integer_or("vocab_size", config.vocab_size, 1, 1 << 24);
+/// Absent keys and null, which a family without a default treats alike.
+int64_t parse_num_kv_heads(JsonObject& object, int64_t default_value, int64_t num_heads) {
+  const bool is_null =
+      object.json().contains("num_key_value_heads") && object.at("num_key_value_heads").is_null();
+  if (default_value == 0 || is_null) default_value = num_heads;
+  if (default_value > num_heads && !object.has("num_key_value_heads"))
+    object.fail("num_key_value_heads", "(default " + std::to_string(default_value) +
+                                           ") should be at most num_attention_heads " +
+                                           std::to_string(num_heads) + ": name the key");
+  return object.integer_or("num_key_value_heads", default_value, 1, num_heads);
+}
+
+/// An absent key gives the family's default; null gives no window.
+std::optional<int64_t> parse_sliding_window(JsonObject& object, int64_t default_value) {
+  if (object.json().contains("sliding_window") && object.at("sliding_window").is_null())
+    return std::nullopt;
+  return object.integer_or("sliding_window", default_value, 1, 1 << 30);
+}
+
+void parse_sizes(JsonObject& object, const FamilyDefaults& defaults, LlamaConfig& config) {
+  config.vocab_size = object.integer_or("vocab_size", defaults.vocab_size, 1, 1 << 24);
   config.hidden_size = object.integer_or("hidden_size", config.hidden_size, 1, 1 << 20);
   config.intermediate_size =
-      object.integer_or("intermediate_size", config.intermediate_size, 1, 1 << 22);
+      object.integer_or("intermediate_size", defaults.intermediate_size, 1, 1 << 22);
   config.num_layers = object.integer_or("num_hidden_layers", config.num_layers, 1, 10'000);
   config.num_heads = object.integer_or("num_attention_heads", config.num_heads, 1, 1 << 16);
-  config.num_kv_heads =
-      object.integer_or("num_key_value_heads", config.num_heads, 1, config.num_heads);
+  config.num_kv_heads = parse_num_kv_heads(object, defaults.num_kv_heads, config.num_heads);
   if (config.num_heads % config.num_kv_heads != 0) {
     object.fail("num_key_value_heads", "should divide num_attention_heads " +
                                            std::to_string(config.num_heads) + ", found " +
                                            std::to_string(config.num_kv_heads));
   }
-  config.head_dim =
-      object.integer_or("head_dim", config.hidden_size / config.num_heads, 1, 1 << 16);
+  const int64_t head_dim =
+      defaults.head_dim > 0 ? defaults.head_dim : config.hidden_size / config.num_heads;
+  config.head_dim = object.integer_or("head_dim", head_dim, 1, 1 << 16);
   if (config.head_dim < 2 || config.head_dim % 2 != 0) {
     object.fail("head_dim", "(default: hidden_size / num_attention_heads) should be even, found " +
                                 std::to_string(config.head_dim));
   }
   config.max_position_embeddings =
-      object.integer_or("max_position_embeddings", config.max_position_embeddings, 1, 1 << 30);
+      object.integer_or("max_position_embeddings", defaults.max_position_embeddings, 1, 1 << 30);
 }
 
 std::string rope_type(RopeKind kind) { return kind == RopeKind::kLinear ? "linear" : "llama3"; }
@@ -180,6 +206,10 @@ Json write_rope_scaling(const Rope& rope) {
 
 Json write_optional(const std::optional<int64_t>& id) { return id ? Json(*id) : Json(nullptr); }
 
+std::vector<int64_t> as_list(const std::optional<int64_t>& id) {
+  return id ? std::vector{*id} : std::vector<int64_t>{};
+}
+
 Json write_ids(const std::vector<int64_t>& ids) {
   if (ids.empty()) return nullptr;
   return ids.size() == 1 ? Json(ids.front()) : Json(ids);
@@ -194,7 +224,8 @@ const ModelFamily& LlamaConfig::family() const {
 }
 
 int64_t LlamaConfig::num_parameters() const {
-  int64_t block = 2 * hidden_size;  // norms
+  int64_t block = 0;
+  for (const NormLayer& norm : family().norms(*this)) block += norm.size;
   for (const LinearLayer& layer : family().linear_layers(*this))
     block += layer.out * layer.in + (layer.has_bias ? layer.out : 0);
   const int64_t embeddings = vocab_size * hidden_size * (tie_word_embeddings ? 1 : 2);
@@ -208,16 +239,20 @@ LlamaConfig parse_llama_config(std::string_view json, std::string_view origin) {
   check_unsupported(object, family);
   LlamaConfig config;
   config.model_type = family.model_type;
-  parse_sizes(object, config);
+  const FamilyDefaults& defaults = family.defaults;
+  parse_sizes(object, defaults, config);
   config.rms_norm_eps = number_within(object, "rms_norm_eps", config.rms_norm_eps, 1e-30, 1);
   config.tie_word_embeddings = object.boolean_or("tie_word_embeddings", false);
-  config.attention_bias = object.boolean_or("attention_bias", false);
-  config.mlp_bias = object.boolean_or("mlp_bias", false);
+  if (family.has_key("attention_bias"))
+    config.attention_bias = object.boolean_or("attention_bias", false);
+  if (family.has_key("mlp_bias")) config.mlp_bias = object.boolean_or("mlp_bias", false);
+  if (family.has_key("sliding_window"))
+    config.sliding_window = parse_sliding_window(object, defaults.sliding_window);
   config.initializer_range =
       number_within(object, "initializer_range", config.initializer_range, 0, 1);
   config.rope = parse_rope(object);
-  config.bos_token_id = parse_token_id(object, "bos_token_id", {1});
-  config.eos_token_ids = parse_token_ids(object, "eos_token_id", {2});
+  config.bos_token_id = parse_token_id(object, "bos_token_id", as_list(defaults.bos_token_id));
+  config.eos_token_ids = parse_token_ids(object, "eos_token_id", as_list(defaults.eos_token_id));
   config.pad_token_id = parse_token_id(object, "pad_token_id", {});
   config.torch_dtype = parse_torch_dtype(object);
   return config;
@@ -247,7 +282,6 @@ std::string format_llama_config(const LlamaConfig& config) {
   const ModelFamily& family = config.family();
   std::map<std::string, Json> document{
       {"architectures", Json::array({family.architectures.front()})},
-      {"attention_bias", config.attention_bias},
       {"bos_token_id", write_optional(config.bos_token_id)},
       {"eos_token_id", write_ids(config.eos_token_ids)},
       {"head_dim", config.head_dim},
@@ -255,7 +289,6 @@ std::string format_llama_config(const LlamaConfig& config) {
       {"initializer_range", config.initializer_range},
       {"intermediate_size", config.intermediate_size},
       {"max_position_embeddings", config.max_position_embeddings},
-      {"mlp_bias", config.mlp_bias},
       {"model_type", config.model_type},
       {"num_attention_heads", config.num_heads},
       {"num_hidden_layers", config.num_layers},
@@ -268,6 +301,11 @@ std::string format_llama_config(const LlamaConfig& config) {
       {"torch_dtype", config.torch_dtype},
       {"use_cache", true},
       {"vocab_size", config.vocab_size}};
+  const std::map<std::string_view, Json> optional_keys{
+      {"attention_bias", config.attention_bias},
+      {"mlp_bias", config.mlp_bias},
+      {"sliding_window", write_optional(config.sliding_window)}};
+  for (const std::string_view key : family.keys) document.emplace(key, optional_keys.at(key));
   for (const RequiredSetting& setting : family.required)
     if (setting.is_written)
       std::visit([&](auto value) { document.emplace(setting.key, value); }, setting.value);

@@ -111,16 +111,35 @@ bool has_kernels(const at::Tensor& q_BTNH) {
 }  // namespace
 
 at::Tensor attention_by_aten(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
-                             const at::Tensor& v_BTKH, bool is_causal) {
+                             const at::Tensor& v_BTKH, bool is_causal,
+                             const std::optional<at::Tensor>& visible_TT) {
   return at::scaled_dot_product_attention(widen(q_BTNH).transpose(1, 2),
                                           widen(k_BTKH).transpose(1, 2),
-                                          widen(v_BTKH).transpose(1, 2), {}, 0.0, is_causal,
+                                          widen(v_BTKH).transpose(1, 2), visible_TT, 0.0, is_causal,
                                           scale_of(q_BTNH), q_BTNH.size(2) != k_BTKH.size(2))
       .to(q_BTNH.scalar_type())
       .transpose(1, 2);
 }
 
 namespace {
+
+// Whether the starts are those of documents; a sliding window's positions start inside a document.
+bool are_documents(const int64_t* starts, int64_t positions) {
+  for (int64_t t = 0; t < positions; ++t)
+    if (starts[starts[t]] != starts[t]) return false;
+  return true;
+}
+
+// The attention of one sequence whose positions see all positions from their starts on.
+at::Tensor by_mask(const at::Tensor& q_1TNH, const at::Tensor& k_1TKH, const at::Tensor& v_1TKH,
+                   const at::Tensor& starts_T) {
+  const at::Tensor positions_T = at::arange(q_1TNH.size(1), at::kLong);
+  const at::Tensor visible_TT =
+      positions_T.unsqueeze(0)
+          .ge(starts_T.unsqueeze(1))
+          .logical_and_(positions_T.unsqueeze(0).le(positions_T.unsqueeze(1)));
+  return attention_by_aten(q_1TNH, k_1TKH, v_1TKH, false, visible_TT.to(q_1TNH.device()));
+}
 
 // The attention of one sequence with documents that begin at `starts`.
 at::Tensor by_documents(const at::Tensor& q_1TNH, const at::Tensor& k_1TKH,
@@ -143,8 +162,11 @@ at::Tensor causal_attention_by_aten(const at::Tensor& q_BTNH, const at::Tensor& 
   std::vector<at::Tensor> results;
   for (int64_t b = 0; b < q_BTNH.size(0); ++b) {
     const auto sequence = [b](const at::Tensor& x) { return x.narrow(0, b, 1); };
-    results.push_back(by_documents(sequence(q_BTNH), sequence(k_BTKH), sequence(v_BTKH),
-                                   const_data<int64_t>(documents.starts_BT) + b * q_BTNH.size(1)));
+    const at::Tensor starts_T = documents.starts_BT.select(0, b);
+    const auto* starts = starts_T.const_data_ptr<int64_t>();
+    const at::Tensor q = sequence(q_BTNH), k = sequence(k_BTKH), v = sequence(v_BTKH);
+    results.push_back(are_documents(starts, q.size(1)) ? by_documents(q, k, v, starts)
+                                                       : by_mask(q, k, v, starts_T));
   }
   return at::cat(results, 0);
 }

@@ -3,6 +3,8 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
+
 #include "attention.h"
 #include "layers.h"
 #include "pointwise.h"
@@ -40,10 +42,14 @@ at::Tensor Decoder::attention(const at::Tensor& x_BTD, int layer) {
   }
   keys_BCKH.narrow(1, num_positions_, count).copy_(k_BTKH);
   values_BCKH.narrow(1, num_positions_, count).copy_(heads(2, config.num_kv_heads));
-  if (num_positions_ == 0) return causal_attention(q_BTNH, k_BTKH, heads(2, config.num_kv_heads));
   const int64_t known = num_positions_ + count;
-  return attention_by_aten(q_BTNH, keys_BCKH.narrow(1, 0, known), values_BCKH.narrow(1, 0, known),
-                           false);
+  const int64_t window = config.sliding_window.value_or(known);
+  if (num_positions_ == 0)
+    return causal_attention(q_BTNH, k_BTKH, heads(2, config.num_kv_heads),
+                            within_window({}, window, 1, count));
+  const int64_t visible = std::min(window, known);
+  return attention_by_aten(q_BTNH, keys_BCKH.narrow(1, known - visible, visible),
+                           values_BCKH.narrow(1, known - visible, visible), false);
 }
 
 at::Tensor Decoder::block(const at::Tensor& x_BTD, int layer) {

@@ -105,13 +105,17 @@ Positions Model::positions_of(const at::Tensor& x_BTD, const Documents& document
   if (known < x_BTD.size(1))
     rope_table_ = make_rope_table(frequencies_F_, x_BTD.size(1), x_BTD.options());
   const RopeTable table = first_positions(rope_table_, x_BTD.size(1));
-  if (!documents.defined()) return {table, documents};
+  const auto visible = [&] {
+    if (!config_.sliding_window) return documents;
+    return within_window(documents, *config_.sliding_window, x_BTD.size(0), x_BTD.size(1));
+  };
+  if (!documents.defined()) return {table, visible()};
   const at::Tensor& starts_BT = documents.starts_BT;
   if (starts_BT.sizes() != x_BTD.sizes().slice(0, 2) || starts_BT.scalar_type() != at::kLong ||
       !starts_BT.is_cpu() || !starts_BT.is_contiguous())
     throw Error(ErrorKind::kInternal,
                 "llama::Documents: expected the starts of B x T positions, int64 on the CPU");
-  return {at_positions(table, documents), documents};
+  return {at_positions(table, documents), visible()};
 }
 
 at::Tensor Model::attention(const at::Tensor& x_BTD, const Block& block, const Positions& where) {

@@ -15,8 +15,8 @@ void add_block(std::vector<ParameterSpec>& specs, const checkpoint::LlamaConfig&
     add(each.path() + ".weight", {each.out, each.in});
   for (const checkpoint::LinearLayer& each : layers)
     if (each.has_bias) add(each.path() + ".bias", {each.out});
-  add("input_layernorm.weight", {config.hidden_size});
-  add("post_attention_layernorm.weight", {config.hidden_size});
+  for (const checkpoint::NormLayer& norm : config.family().norms(config))
+    add(std::string(norm.path) + ".weight", {norm.size});
 }
 
 }  // namespace

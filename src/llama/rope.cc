@@ -74,6 +74,13 @@ RopeTable at_positions(const RopeTable& table, const Documents& documents) {
   return {table.cos_TF.index_select(0, positions), table.sin_TF.index_select(0, positions)};
 }
 
+Documents within_window(const Documents& documents, int64_t window, int64_t batch, int64_t length) {
+  if (length <= window) return documents;
+  const at::Tensor starts_T = (at::arange(length, at::kLong) - (window - 1)).clamp_min_(0);
+  if (!documents.defined()) return {starts_T.expand({batch, length}).contiguous()};
+  return {at::maximum(documents.starts_BT, starts_T)};
+}
+
 at::Tensor apply_rope(const at::Tensor& x_BTNH, const RopeTable& table) {
   return RopeFunction::apply(x_BTNH, table.cos_TF, table.sin_TF);
 }

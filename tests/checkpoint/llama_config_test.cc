@@ -145,10 +145,59 @@ TEST(ModelFamilies, ARowNamesItsArchitecturesAndItsLayers) {
     EXPECT_EQ(parse(format_llama_config(config)), config);
     EXPECT_FALSE(family.linear_layers(config).empty()) << family.model_type;
   }
-  EXPECT_EQ(find_model_family("mistral"), nullptr);
+  EXPECT_EQ(find_model_family("gpt2"), nullptr);
   LlamaConfig unknown;
-  unknown.model_type = "mistral";
+  unknown.model_type = "gpt2";
   EXPECT_EQ(thrown_by([&] { unknown.family(); }).kind, ErrorKind::kUnsupported);
+}
+
+TEST(ModelFamilies, AFamilyHasItsDefaults) {
+  const LlamaConfig mistral = parse(R"({"model_type":"mistral"})");
+  EXPECT_EQ(mistral.intermediate_size, 14336);
+  EXPECT_EQ(mistral.num_kv_heads, 8);
+  EXPECT_EQ(mistral.max_position_embeddings, 131072);
+  EXPECT_EQ(mistral.sliding_window, 4096);
+  EXPECT_EQ(mistral.eos_token_ids, std::vector<int64_t>{2});
+  EXPECT_EQ(mistral.num_parameters(), 7'241'732'096);  // of Mistral-7B
+  const LlamaConfig qwen = parse(R"({"model_type":"qwen2"})");
+  EXPECT_EQ(qwen.vocab_size, 151936);
+  EXPECT_EQ(qwen.intermediate_size, 22016);
+  EXPECT_EQ(qwen.num_kv_heads, 32);
+  EXPECT_EQ(qwen.max_position_embeddings, 32768);
+  EXPECT_EQ(qwen.bos_token_id, std::nullopt);
+  EXPECT_TRUE(qwen.eos_token_ids.empty());
+  EXPECT_THAT(
+      thrown_by([] { parse(R"({"model_type":"mistral","num_attention_heads":4})"); }).message,
+      HasSubstr("'num_key_value_heads' (default 8) should be at most num_attention_heads 4"));
+  EXPECT_EQ(parse(R"({"model_type":"mistral","num_attention_heads":4,"num_key_value_heads":null})")
+                .num_kv_heads,
+            4);
+}
+
+TEST(ModelFamilies, AFamilyReadsAndWritesItsOwnKeys) {
+  LlamaConfig config = llama32_1b();
+  config.model_type = "mistral";
+  for (const std::optional<int64_t> window :
+       {std::optional<int64_t>(32), std::optional<int64_t>()}) {
+    config.sliding_window = window;
+    const std::string text = format_llama_config(config);
+    EXPECT_EQ(parse(text), config);
+    EXPECT_TRUE(Json::parse(text).contains("sliding_window"));
+    EXPECT_FALSE(Json::parse(text).contains("attention_bias"));
+  }
+  EXPECT_FALSE(parse(with(R"({"model_type":"mistral","attention_bias":true})")).attention_bias);
+  EXPECT_EQ(parse(with(R"({"sliding_window":8})")).sliding_window, std::nullopt);
+  EXPECT_THAT(
+      thrown_by([] { parse(with(R"({"model_type":"mistral","sliding_window":0})")); }).message,
+      HasSubstr("'sliding_window'"));
+}
+
+// Qwen2.5-0.5B: 494,032,768 parameters, a bias for each of q, k and v.
+TEST(ModelFamilies, BiasesOfQkvOnlyCountAsParameters) {
+  const LlamaConfig config =
+      parse(R"({"model_type":"qwen2","hidden_size":896,"intermediate_size":4864,
+    "num_hidden_layers":24,"num_attention_heads":14,"num_key_value_heads":2,"tie_word_embeddings":true})");
+  EXPECT_EQ(config.num_parameters(), 494'032'768);
 }
 
 TEST(LlamaConfig, AbsentKeysGetHuggingFaceDefaults) {
@@ -189,8 +238,13 @@ TEST(LlamaConfig, RejectsUnsupportedSettings) {
     EXPECT_THAT(thrown.message, HasSubstr("config.json"));
     return thrown.message;
   };
-  EXPECT_THAT(message(R"({"model_type":"mistral"})"),
-              HasSubstr("'model_type' is mistral; this build supports llama"));
+  EXPECT_THAT(message(R"({"model_type":"gpt2"})"),
+              HasSubstr("'model_type' is gpt2; this build supports llama, mistral, qwen2"));
+  EXPECT_THAT(message(R"({"model_type":"qwen2","use_sliding_window":true})"),
+              HasSubstr("'use_sliding_window' is true; this build supports false"));
+  EXPECT_THAT(
+      message(R"({"model_type":"qwen2","layer_types":["full_attention","sliding_attention"]})"),
+      HasSubstr("'layer_types' is sliding_attention"));
   EXPECT_THAT(message(R"({"architectures":["LlamaForSequenceClassification"]})"),
               HasSubstr("LlamaForCausalLM"));
   EXPECT_THAT(message(R"({"hidden_act":"gelu"})"), HasSubstr("'hidden_act' is gelu"));

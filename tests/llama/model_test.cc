@@ -65,10 +65,12 @@ class PlainLlama {
         rotate(heads("k_proj", c_.num_kv_heads)).transpose(1, 2).repeat_interleave(group, 1);
     const at::Tensor v =
         heads("v_proj", c_.num_kv_heads).transpose(1, 2).repeat_interleave(group, 1);
-    const at::Tensor future = at::ones({t, t}, at::kBool).triu(1);
+    const at::Tensor all = at::ones({t, t}, at::kBool);
+    at::Tensor invisible = all.triu(1);
+    if (c_.sliding_window) invisible = invisible.logical_or(all.tril(-*c_.sliding_window));
     const at::Tensor scores =
         at::matmul(q, k.transpose(2, 3)) / std::sqrt(static_cast<double>(c_.head_dim));
-    const at::Tensor p = at::softmax(scores.masked_fill(future, -INFINITY), 3);
+    const at::Tensor p = at::softmax(scores.masked_fill(invisible, -INFINITY), 3);
     return linear(at::matmul(p, v).transpose(1, 2).reshape({b, t, -1}), prefix + "o_proj");
   }
 
@@ -130,6 +132,14 @@ TEST(Model, BiasesHaveGradients) {
   config.mlp_bias = true;
   config.num_kv_heads = config.num_heads;
   expect_model_equals_reference(config);
+}
+
+TEST(Model, ASlidingWindowHidesEarlierPositions) {
+  checkpoint::LlamaConfig config = small_config();
+  for (const int64_t window : {2, 4, 12, 13, 100}) {
+    config.sliding_window = window;
+    expect_model_equals_reference(config);
+  }
 }
 
 TEST(Model, RopeVariantsHaveGradients) {

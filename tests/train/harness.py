@@ -13,7 +13,7 @@ import time
 
 import torch
 import transformers
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from device import BIN, DEVICE
 
@@ -57,6 +57,12 @@ def variants():
         "linear_rope": rope(rope_type="linear", factor=4.0),
         "tied": dict(tie_word_embeddings=True),
         "biased": dict(attention_bias=True, mlp_bias=True),
+        "mistral": dict(model_type="mistral", num_key_value_heads=2, sliding_window=None),
+        # The window is shorter than most sequences of the tests.
+        "mistral_window": dict(model_type="mistral", num_key_value_heads=2, head_dim=20, sliding_window=11),
+        "qwen2": dict(model_type="qwen2", num_key_value_heads=2),
+        "qwen2_tied": dict(model_type="qwen2", num_key_value_heads=1, tie_word_embeddings=True,
+                           **rope(rope_type="linear", factor=4.0)),
         "everything": dict(num_key_value_heads=2, head_dim=16, tie_word_embeddings=True, attention_bias=True,
                            mlp_bias=True, **rope(**llama3)),
     }
@@ -70,9 +76,10 @@ def on_gpu(values, *chosen):
 
 
 def make_model(folder, seed=0, dtype=torch.float32, max_shard_size="1GB", **changes):
-    """Saves a random LLaMA with nontrivial biases and norms, and its manifest; returns the root hash."""
+    """Saves a random model, a LLaMA by default, with nontrivial biases and norms, and its manifest; returns the root hash."""
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(LlamaConfig(**{**SMALL, **changes}))
+    settings = {"model_type": "llama", **SMALL, **changes}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             spread = 0.1 if parameter.dim() == 2 else 0.2
@@ -114,7 +121,7 @@ def evaluate(model, tokens, *arguments):
 
 
 def load(folder, dtype=torch.float32):
-    return LlamaForCausalLM.from_pretrained(folder, torch_dtype=dtype)
+    return AutoModelForCausalLM.from_pretrained(folder, torch_dtype=dtype)
 
 
 def hf_sum(model, ids):

@@ -1,4 +1,4 @@
-"""xffl-train evaluate against Hugging Face's LlamaForCausalLM in float32."""
+"""xffl-train evaluate against Hugging Face's models in float32."""
 
 import json
 import os

@@ -42,6 +42,8 @@ struct LlamaConfig {
   bool tie_word_embeddings = false;
   bool attention_bias = false;  // q, k, v and o
   bool mlp_bias = false;        // gate, up and down
+  // Position t attends to the last `sliding_window` positions, t included; nullopt: to all.
+  std::optional<int64_t> sliding_window{};
   double initializer_range = 0.02;
   Rope rope;
   std::optional<int64_t> bos_token_id;

@@ -37,10 +37,14 @@ RopeTable first_positions(const RopeTable& table, int64_t count);
 /// least T rows.
 RopeTable at_positions(const RopeTable& table, const Documents& documents);
 
+/// Shortens the view of T positions in B sequences to the last `window` positions: the starts of
+/// `documents`, or of one document per sequence, become the first positions that attention sees.
+Documents within_window(const Documents& documents, int64_t window, int64_t batch, int64_t length);
+
 /// The positions of a micro-batch's tokens, for attention.
 struct Positions {
   RopeTable rope;
-  Documents documents;
+  Documents documents;  // with the sliding window, if any
 };
 
 /// Rotates the pairs (i, i + F) of the last dimension by the position's angles; differentiable in

@@ -19,7 +19,7 @@ namespace xffl::kernels {
 struct AttentionShape {
   int64_t positions = 0, group = 1, head_dim = 0;
   int64_t q_stride = 0, kv_stride = 0;
-  const int64_t* starts = nullptr;  // starts[t]: first position of t's document, ascending; null: 0
+  const int64_t* starts = nullptr;  // starts[t]: first position that t sees, ascending; null: 0
 };
 
 /// The buffers of attention's backward pass; log_sums is [group][positions].
