@@ -44,12 +44,22 @@ std::vector<NormLayer> two_norms(const LlamaConfig& config) {
           {"post_attention_layernorm", config.hidden_size}};
 }
 
+// The norms of queries and keys apply to each head, before RoPE.
+std::vector<NormLayer> norms_with_qk(const LlamaConfig& config) {
+  return {{"input_layernorm", config.hidden_size},
+          {"post_attention_layernorm", config.hidden_size},
+          {"self_attn.q_norm", config.head_dim},
+          {"self_attn.k_norm", config.head_dim}};
+}
+
 constexpr std::string_view kLlamaArchitectures[] = {"LlamaForCausalLM", "LLaMAForCausalLM"};
 constexpr std::string_view kMistralArchitectures[] = {"MistralForCausalLM"};
 constexpr std::string_view kQwen2Architectures[] = {"Qwen2ForCausalLM"};
+constexpr std::string_view kQwen3Architectures[] = {"Qwen3ForCausalLM"};
 
 constexpr std::string_view kLlamaKeys[] = {"attention_bias", "mlp_bias"};
 constexpr std::string_view kMistralKeys[] = {"sliding_window"};
+constexpr std::string_view kQwen3Keys[] = {"attention_bias"};
 
 constexpr RequiredSetting kLlamaRequired[] = {{"hidden_act", "silu", /*is_written=*/true},
                                               {"attention_dropout", 0.0, /*is_written=*/true},
@@ -95,6 +105,17 @@ constexpr ModelFamily kModelFamilies[] = {
      .required = kQwenRequired,
      .linear_layers = layers_with_qkv_biases,
      .norms = two_norms},
+    {.model_type = "qwen3",
+     .architectures = kQwen3Architectures,
+     .defaults = {.vocab_size = 151936,
+                  .intermediate_size = 22016,
+                  .num_kv_heads = 32,
+                  .head_dim = 128,
+                  .max_position_embeddings = 32768},
+     .keys = kQwen3Keys,
+     .required = kQwenRequired,
+     .linear_layers = layers_with_biases_of_config,
+     .norms = norms_with_qk},
 };
 
 }  // namespace

@@ -29,11 +29,12 @@ at::Tensor Decoder::attention(const at::Tensor& x_BTD, int layer) {
   const std::vector<at::Tensor> qkv = apply_linears(x_BTD, block.qkv);
   const RopeTable here{rope_table_.cos_TF.narrow(0, num_positions_, count),
                        rope_table_.sin_TF.narrow(0, num_positions_, count)};
-  const auto heads = [&](size_t i, int64_t number) {
-    return qkv[i].view({1, count, number, config.head_dim});
+  const auto heads = [&](size_t i, Weight* norm) {
+    return heads_of(qkv[i], config.head_dim, norm, config.rms_norm_eps);
   };
-  const at::Tensor q_BTNH = rotate(heads(0, config.num_heads), here, 1);
-  const at::Tensor k_BTKH = rotate(heads(1, config.num_kv_heads), here, 1);
+  const at::Tensor q_BTNH = rotate(heads(0, block.q_norm), here, 1);
+  const at::Tensor k_BTKH = rotate(heads(1, block.k_norm), here, 1);
+  const at::Tensor v_BTKH = heads(2, nullptr);
   at::Tensor& keys_BCKH = keys_BCKH_[static_cast<size_t>(layer)];
   at::Tensor& values_BCKH = values_BCKH_[static_cast<size_t>(layer)];
   if (!keys_BCKH.defined()) {
@@ -41,12 +42,11 @@ at::Tensor Decoder::attention(const at::Tensor& x_BTD, int layer) {
     values_BCKH = at::empty_like(keys_BCKH);
   }
   keys_BCKH.narrow(1, num_positions_, count).copy_(k_BTKH);
-  values_BCKH.narrow(1, num_positions_, count).copy_(heads(2, config.num_kv_heads));
+  values_BCKH.narrow(1, num_positions_, count).copy_(v_BTKH);
   const int64_t known = num_positions_ + count;
   const int64_t window = config.sliding_window.value_or(known);
   if (num_positions_ == 0)
-    return causal_attention(q_BTNH, k_BTKH, heads(2, config.num_kv_heads),
-                            within_window({}, window, 1, count));
+    return causal_attention(q_BTNH, k_BTKH, v_BTKH, within_window({}, window, 1, count));
   const int64_t visible = std::min(window, known);
   return attention_by_aten(q_BTNH, keys_BCKH.narrow(1, known - visible, visible),
                            values_BCKH.narrow(1, known - visible, visible), false);

@@ -201,6 +201,11 @@ at::Tensor rms_norm(const at::Tensor& x_BTD, Weight& weight, double epsilon) {
   return RmsNormFunction::apply(x_BTD, &weight, epsilon);
 }
 
+at::Tensor heads_of(const at::Tensor& x_BTE, int64_t head_dim, Weight* norm, double epsilon) {
+  const at::Tensor x_BTNH = x_BTE.view({x_BTE.size(0), x_BTE.size(1), -1, head_dim});
+  return norm == nullptr ? x_BTNH : rms_norm(x_BTNH, *norm, epsilon);
+}
+
 SumAndNorm add_rms_norm(const at::Tensor& x_BTD, const at::Tensor& delta_BTD, Weight& weight,
                         double epsilon) {
   const variable_list results = AddRmsNormFunction::apply(x_BTD, delta_BTD, &weight, epsilon);

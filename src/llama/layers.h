@@ -54,6 +54,9 @@ at::Tensor apply_linear(const at::Tensor& x_BTD, const Linear& linear,
 /// Hugging Face does).
 at::Tensor rms_norm(const at::Tensor& x_BTD, Weight& weight, double epsilon);
 
+/// A projection as heads of `head_dim`; each head has its rms_norm if `norm` is not null.
+at::Tensor heads_of(const at::Tensor& x_BTE, int64_t head_dim, Weight* norm, double epsilon);
+
 struct SumAndNorm {
   at::Tensor sum_BTD;
   at::Tensor normed_BTD;
@@ -69,6 +72,8 @@ at::Tensor swiglu(const at::Tensor& gate_BTI, const at::Tensor& up_BTI);
 struct Block {
   Weight* input_norm = nullptr;
   Weight* attention_norm = nullptr;
+  Weight* q_norm = nullptr;  // null: none
+  Weight* k_norm = nullptr;
   std::vector<Linear> qkv;
   Linear output;
   std::vector<Linear> gate_up;

@@ -67,6 +67,8 @@ Model::Model(checkpoint::LlamaConfig config, std::vector<Weight> weights, ModelO
     Block block;
     block.input_norm = find(prefix + "input_layernorm.weight");
     block.attention_norm = find(prefix + "post_attention_layernorm.weight");
+    block.q_norm = find(prefix + "self_attn.q_norm.weight");
+    block.k_norm = find(prefix + "self_attn.k_norm.weight");
     block.qkv = {linear(prefix + "self_attn.q_proj"), linear(prefix + "self_attn.k_proj"),
                  linear(prefix + "self_attn.v_proj")};
     block.output = linear(prefix + "self_attn.o_proj");
@@ -124,11 +126,12 @@ at::Tensor Model::attention(const at::Tensor& x_BTD, const Block& block, const P
   const std::vector<at::Tensor> qkv =
       apply_linears(rms_norm(x_BTD, *block.input_norm, config_.rms_norm_eps), block.qkv,
                     norm_again(x_BTD, *block.input_norm));
-  const at::Tensor q_BTNH =
-      apply_rope(qkv[0].view({batch, positions, config_.num_heads, config_.head_dim}), where.rope);
-  const at::Tensor k_BTKH = apply_rope(
-      qkv[1].view({batch, positions, config_.num_kv_heads, config_.head_dim}), where.rope);
-  const at::Tensor v_BTKH = qkv[2].view({batch, positions, config_.num_kv_heads, config_.head_dim});
+  const auto heads = [&](size_t i, Weight* norm) {
+    return heads_of(qkv[i], config_.head_dim, norm, config_.rms_norm_eps);
+  };
+  const at::Tensor q_BTNH = apply_rope(heads(0, block.q_norm), where.rope);
+  const at::Tensor k_BTKH = apply_rope(heads(1, block.k_norm), where.rope);
+  const at::Tensor v_BTKH = heads(2, nullptr);
   const at::Tensor y_BTNH = causal_attention(q_BTNH, k_BTKH, v_BTKH, where.documents);
   return apply_linear(y_BTNH.reshape({batch, positions, -1}), block.output);
 }

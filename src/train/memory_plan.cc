@@ -36,10 +36,13 @@ int64_t pinning_of(const shard::FlatLayout& layout, int64_t num_parts, int64_t w
 }
 
 // The elements that a block keeps for each token: the inputs of its norms, products and activation.
+// Norms of heads keep queries and keys twice, before the norm and after RoPE.
 int64_t block_elements(const checkpoint::LlamaConfig& config) {
   const int64_t queries = config.num_heads * config.head_dim;
   const int64_t keys = config.num_kv_heads * config.head_dim;
-  return 4 * config.hidden_size + 3 * queries + 4 * keys + 3 * config.intermediate_size;
+  const bool has_qk_norms = config.family().norms(config).size() > 2;
+  return 4 * config.hidden_size + 3 * queries + 4 * keys + 3 * config.intermediate_size +
+         (has_qk_norms ? queries + keys : 0);
 }
 
 // The elements of block_elements() that cheap recomputation drops: outputs of two norms and SwiGLU.

@@ -174,6 +174,15 @@ TEST(ModelFamilies, AFamilyHasItsDefaults) {
             4);
 }
 
+// Qwen3-0.6B: 596,049,920 parameters, with norms of 128 for the heads of queries and keys.
+TEST(ModelFamilies, NormsOfHeadsCountAsParameters) {
+  const char* text = R"({"model_type":"qwen3","hidden_size":1024,"intermediate_size":3072,
+    "num_hidden_layers":28,"num_attention_heads":16,"num_key_value_heads":8,"tie_word_embeddings":true})";
+  EXPECT_EQ(parse(text).head_dim, 128);
+  EXPECT_EQ(parse(text).num_parameters(), 596'049'920);
+  EXPECT_TRUE(parse(with(R"({"model_type":"qwen3","attention_bias":true})")).attention_bias);
+}
+
 TEST(ModelFamilies, AFamilyReadsAndWritesItsOwnKeys) {
   LlamaConfig config = llama32_1b();
   config.model_type = "mistral";
@@ -239,7 +248,7 @@ TEST(LlamaConfig, RejectsUnsupportedSettings) {
     return thrown.message;
   };
   EXPECT_THAT(message(R"({"model_type":"gpt2"})"),
-              HasSubstr("'model_type' is gpt2; this build supports llama, mistral, qwen2"));
+              HasSubstr("'model_type' is gpt2; this build supports llama, mistral, qwen2, qwen3"));
   EXPECT_THAT(message(R"({"model_type":"qwen2","use_sliding_window":true})"),
               HasSubstr("'use_sliding_window' is true; this build supports false"));
   EXPECT_THAT(

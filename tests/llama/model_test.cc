@@ -58,13 +58,14 @@ class PlainLlama {
   at::Tensor attention(const at::Tensor& x, const std::string& prefix) {
     const int64_t b = x.size(0), t = x.size(1), group = c_.num_heads / c_.num_kv_heads;
     const auto heads = [&](const std::string& name, int64_t n) {
-      return linear(x, prefix + name).view({b, t, n, c_.head_dim});
+      const at::Tensor y = linear(x, prefix + name + "_proj").view({b, t, n, c_.head_dim});
+      const std::string head_norm = prefix + name + "_norm.weight";
+      return p_.contains(head_norm) ? norm(y, head_norm) : y;
     };
-    const at::Tensor q = rotate(heads("q_proj", c_.num_heads)).transpose(1, 2);
+    const at::Tensor q = rotate(heads("q", c_.num_heads)).transpose(1, 2);
     const at::Tensor k =
-        rotate(heads("k_proj", c_.num_kv_heads)).transpose(1, 2).repeat_interleave(group, 1);
-    const at::Tensor v =
-        heads("v_proj", c_.num_kv_heads).transpose(1, 2).repeat_interleave(group, 1);
+        rotate(heads("k", c_.num_kv_heads)).transpose(1, 2).repeat_interleave(group, 1);
+    const at::Tensor v = heads("v", c_.num_kv_heads).transpose(1, 2).repeat_interleave(group, 1);
     const at::Tensor all = at::ones({t, t}, at::kBool);
     at::Tensor invisible = all.triu(1);
     if (c_.sliding_window) invisible = invisible.logical_or(all.tril(-*c_.sliding_window));
@@ -132,6 +133,15 @@ TEST(Model, BiasesHaveGradients) {
   config.mlp_bias = true;
   config.num_kv_heads = config.num_heads;
   expect_model_equals_reference(config);
+}
+
+TEST(Model, FamiliesHaveTheirBiasesAndNorms) {
+  for (const checkpoint::ModelFamily& family : checkpoint::model_families()) {
+    SCOPED_TRACE(family.model_type);
+    checkpoint::LlamaConfig config = small_config();
+    config.model_type = family.model_type;
+    expect_model_equals_reference(config);
+  }
 }
 
 TEST(Model, ASlidingWindowHidesEarlierPositions) {

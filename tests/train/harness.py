@@ -63,6 +63,8 @@ def variants():
         "qwen2": dict(model_type="qwen2", num_key_value_heads=2),
         "qwen2_tied": dict(model_type="qwen2", num_key_value_heads=1, tie_word_embeddings=True,
                            **rope(rope_type="linear", factor=4.0)),
+        "qwen3": dict(model_type="qwen3", num_key_value_heads=2, head_dim=20),
+        "qwen3_tied": dict(model_type="qwen3", num_key_value_heads=1, head_dim=16, tie_word_embeddings=True, attention_bias=True),
         "everything": dict(num_key_value_heads=2, head_dim=16, tie_word_embeddings=True, attention_bias=True,
                            mlp_bias=True, **rope(**llama3)),
     }

@@ -51,7 +51,8 @@ def compare(tmp_path, changes, schedule="constant", warmup=0, total=0, steps=20)
         assert (mine - theirs).norm() < tolerance * theirs.norm(), name
 
 
-@pytest.mark.parametrize("name", ["plain", "everything", "mistral", "mistral_window", "qwen2", "qwen2_tied"])
+@pytest.mark.parametrize("name", ["plain", "everything", "mistral", "mistral_window", "qwen2", "qwen2_tied", "qwen3",
+                                  "qwen3_tied"])
 def test_twenty_steps(tmp_path, name):
     compare(tmp_path, harness.variants()[name])
 

@@ -72,8 +72,8 @@ def peft_training(base, adapter, sequences, steps, learning_rate, decay, max_nor
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("variant,modules", [("plain", ["q_proj", "v_proj"]), ("everything", ALL), ("biased", ALL[3:]),
-                                             ("mistral_window", ALL), ("qwen2_tied", ALL)],
-                         ids=["plain", "everything", "biased", "mistral_window", "qwen2_tied"])
+                                             ("mistral_window", ALL), ("qwen2_tied", ALL), ("qwen3", ALL)],
+                         ids=["plain", "everything", "biased", "mistral_window", "qwen2_tied", "qwen3"])
 def test_twenty_steps(setting, variant, modules):
     folder, sequences, tokens, job = setting
     path = job(f"peft-{variant}", variant, lora(modules=modules), steps=20, weight_decay=0.1)

@@ -10,7 +10,7 @@ import harness
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sharding")
-    hashes = {name: harness.make_model(folder / name, **harness.variants()[name]) for name in ("everything", "biased")}
+    hashes = {name: harness.make_model(folder / name, **harness.variants()[name]) for name in ("everything", "biased", "qwen3")}
     tokens = harness.write_tokens(folder / "t.tokens", harness.make_sequences(40))
     validation = harness.write_tokens(folder / "v.tokens", harness.make_sequences(9, seed=5))
     done = {}
@@ -36,7 +36,7 @@ def name(mode):
     return "_".join(mode.values())
 
 
-@pytest.mark.parametrize("base", ["everything", "biased"])
+@pytest.mark.parametrize("base", ["everything", "biased", "qwen3"])
 @pytest.mark.parametrize("mode", MODES, ids=name)
 def test_same_bits_as_data_parallelism(setting, mode, base):
     expected, found = setting(2, base), setting(2, base, **mode)
