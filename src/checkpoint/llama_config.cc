@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <map>
 #include <system_error>
 
@@ -85,8 +86,10 @@ RopeKind parse_rope_kind(JsonObject& object) {
   const std::string type = object.string_or(key, "default");
   if (type == "default") return RopeKind::kDefault;
   if (type == "linear") return RopeKind::kLinear;
+  if (type == "dynamic") return RopeKind::kDynamic;
   if (type == "llama3") return RopeKind::kLlama3;
-  object.fail_unsupported(key, type, "default, linear and llama3");
+  if (type == "yarn") return RopeKind::kYarn;
+  object.fail_unsupported(key, type, "default, linear, dynamic, llama3 and yarn");
 }
 
 double required_factor(JsonObject& object, std::string_view key, double min) {
@@ -94,7 +97,34 @@ double required_factor(JsonObject& object, std::string_view key, double min) {
   return number_within(object, key, 0, min, 1e6);
 }
 
-Rope parse_rope(JsonObject& config) {
+/// Zero counts as absent, as in Hugging Face's code.
+double factor_or(JsonObject& object, std::string_view key, double default_value) {
+  const double value = number_within(object, key, default_value, 0, 1e6);
+  return value == 0 ? default_value : value;
+}
+
+/// attention_factor, or its value in YaRN (Peng et al., 2023) by the factor and DeepSeek's mscale.
+double parse_attention_factor(JsonObject& object, double factor) {
+  if (object.has("attention_factor")) return number_within(object, "attention_factor", 1, 0, 1e6);
+  const double mscale = number_within(object, "mscale", 0, 0, 1e6);
+  const double mscale_all_dim = number_within(object, "mscale_all_dim", 0, 0, 1e6);
+  const auto scale = [&](double m) { return factor <= 1 ? 1.0 : 0.1 * m * std::log(factor) + 1.0; };
+  if (mscale == 0 || mscale_all_dim == 0) return scale(1);
+  return scale(mscale) / scale(mscale_all_dim);
+}
+
+void parse_yarn(JsonObject& object, int64_t max_position_embeddings, Rope& rope) {
+  rope.beta_fast = factor_or(object, "beta_fast", rope.beta_fast);
+  rope.beta_slow = factor_or(object, "beta_slow", rope.beta_slow);
+  if (rope.beta_fast < rope.beta_slow) object.fail("beta_fast", "should be at least beta_slow");
+  rope.truncate = object.boolean_or("truncate", rope.truncate);
+  rope.attention_factor = parse_attention_factor(object, rope.factor);
+  rope.original_max_position_embeddings = object.integer_or(
+      "original_max_position_embeddings", max_position_embeddings, 1, int64_t{1} << 31);
+  if (rope.theta == 1) object.fail("rope_theta", "should be above 1 with yarn");
+}
+
+Rope parse_rope(JsonObject& config, int64_t max_position_embeddings) {
   Rope rope;
   rope.theta = number_within(config, "rope_theta", rope.theta, 1, 1e15);
   std::optional<JsonObject> object = find_rope_object(config);
@@ -104,7 +134,11 @@ Rope parse_rope(JsonObject& config) {
   require(*object, "partial_rotary_factor", 1.0);
   if (rope.kind == RopeKind::kDefault) return rope;
   rope.factor = required_factor(*object, "factor", 1);
-  if (rope.kind == RopeKind::kLinear) return rope;
+  if (rope.kind == RopeKind::kLinear || rope.kind == RopeKind::kDynamic) return rope;
+  if (rope.kind == RopeKind::kYarn) {
+    parse_yarn(*object, max_position_embeddings, rope);
+    return rope;
+  }
   rope.low_freq_factor = required_factor(*object, "low_freq_factor", 1e-6);
   rope.high_freq_factor = required_factor(*object, "high_freq_factor", 1e-6);
   if (rope.high_freq_factor <= rope.low_freq_factor) {
@@ -191,7 +225,11 @@ void parse_sizes(JsonObject& object, const FamilyDefaults& defaults, LlamaConfig
       object.integer_or("max_position_embeddings", defaults.max_position_embeddings, 1, 1 << 30);
 }
 
-std::string rope_type(RopeKind kind) { return kind == RopeKind::kLinear ? "linear" : "llama3"; }
+std::string rope_type(RopeKind kind) {
+  if (kind == RopeKind::kLinear) return "linear";
+  if (kind == RopeKind::kDynamic) return "dynamic";
+  return kind == RopeKind::kYarn ? "yarn" : "llama3";
+}
 
 Json write_rope_scaling(const Rope& rope) {
   if (rope.kind == RopeKind::kDefault) return nullptr;
@@ -200,6 +238,13 @@ Json write_rope_scaling(const Rope& rope) {
     json["low_freq_factor"] = rope.low_freq_factor;
     json["high_freq_factor"] = rope.high_freq_factor;
     json["original_max_position_embeddings"] = rope.original_max_position_embeddings;
+  }
+  if (rope.kind == RopeKind::kYarn) {
+    json["original_max_position_embeddings"] = rope.original_max_position_embeddings;
+    json["beta_fast"] = rope.beta_fast;
+    json["beta_slow"] = rope.beta_slow;
+    json["truncate"] = rope.truncate;
+    json["attention_factor"] = rope.attention_factor;
   }
   return json;
 }
@@ -250,7 +295,7 @@ LlamaConfig parse_llama_config(std::string_view json, std::string_view origin) {
     config.sliding_window = parse_sliding_window(object, defaults.sliding_window);
   config.initializer_range =
       number_within(object, "initializer_range", config.initializer_range, 0, 1);
-  config.rope = parse_rope(object);
+  config.rope = parse_rope(object, config.max_position_embeddings);
   config.bos_token_id = parse_token_id(object, "bos_token_id", as_list(defaults.bos_token_id));
   config.eos_token_ids = parse_token_ids(object, "eos_token_id", as_list(defaults.eos_token_id));
   config.pad_token_id = parse_token_id(object, "pad_token_id", {});

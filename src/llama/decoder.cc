@@ -78,8 +78,7 @@ at::Tensor Decoder::feed(const std::vector<int64_t>& ids) {
                                           " ids at position " + std::to_string(num_positions_) +
                                           " of " + std::to_string(capacity_));
   at::Tensor x_BTD = embed(ids);
-  if (num_positions_ == 0)
-    rope_table_ = make_rope_table(model_.frequencies_F_, capacity_, x_BTD.options());
+  if (num_positions_ == 0) rope_table_ = model_.table_of(capacity_, x_BTD.options());
   for (int layer = 0; layer < static_cast<int>(model_.config_.num_layers); ++layer)
     x_BTD = block(x_BTD, layer);
   num_positions_ += count;

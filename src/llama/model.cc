@@ -101,11 +101,23 @@ std::span<Weight> Model::adapter_weights() {
   return std::span(weights_).subspan(unit_begins_.back());
 }
 
+RopeTable Model::table_of(int64_t num_positions, const at::TensorOptions& options) const {
+  // Beyond this length the frequencies of all positions depend on the longest sequence of a batch.
+  if (config_.rope.kind == checkpoint::RopeKind::kDynamic &&
+      num_positions > config_.max_position_embeddings) {
+    throw Error(ErrorKind::kUnsupported,
+                "rope_scaling of the type dynamic: a sequence of " + std::to_string(num_positions) +
+                    " positions, expected at most " +
+                    std::to_string(config_.max_position_embeddings) +
+                    " (max_position_embeddings): use shorter sequences or the type yarn");
+  }
+  return make_rope_table(frequencies_F_, num_positions, options, config_.rope.attention_factor);
+}
+
 Positions Model::positions_of(const at::Tensor& x_BTD, const Documents& documents) {
   const int64_t known = rope_table_.cos_TF.defined() ? rope_table_.cos_TF.size(0) : 0;
   // The CPU makes a table while a GPU waits, so Model keeps the longest table for all lengths.
-  if (known < x_BTD.size(1))
-    rope_table_ = make_rope_table(frequencies_F_, x_BTD.size(1), x_BTD.options());
+  if (known < x_BTD.size(1)) rope_table_ = table_of(x_BTD.size(1), x_BTD.options());
   const RopeTable table = first_positions(rope_table_, x_BTD.size(1));
   const auto visible = [&] {
     if (!config_.sliding_window) return documents;

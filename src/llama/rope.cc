@@ -2,6 +2,7 @@
 
 #include <torch/autograd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -26,6 +27,32 @@ at::Tensor stretch_llama3(const checkpoint::Rope& rope, const at::Tensor& freque
   return at::where(is_between_F, between_F, stretched_F);
 }
 
+// The pair, in general between two pairs, that turns `rotations` times in the original context.
+double pair_of_rotations(const checkpoint::Rope& rope, int64_t head_dim, double rotations) {
+  const double old_context = static_cast<double>(rope.original_max_position_embeddings);
+  return static_cast<double>(head_dim) *
+         std::log(old_context / (rotations * 2 * std::numbers::pi)) / (2 * std::log(rope.theta));
+}
+
+// Keeps the frequencies of pairs that turn often, divides those of pairs that turn seldom by
+// `factor`, and mixes both along a ramp of pairs (YaRN, Peng et al., 2023).
+at::Tensor stretch_yarn(const checkpoint::Rope& rope, const at::Tensor& powers_F,
+                        int64_t head_dim) {
+  double low = pair_of_rotations(rope, head_dim, rope.beta_fast);
+  double high = pair_of_rotations(rope, head_dim, rope.beta_slow);
+  if (rope.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(head_dim - 1));
+  if (low == high) high += 0.001;
+  const at::Tensor ramp_F =
+      ((at::arange(head_dim / 2, at::kFloat) - low) / (high - low)).clamp_(0, 1);
+  const at::Tensor kept_F = 1 - ramp_F;
+  return 1.0 / (rope.factor * powers_F) * (1 - kept_F) + 1.0 / powers_F * kept_F;
+}
+
 struct RopeFunction : torch::autograd::Function<RopeFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x_BTNH,
                             const at::Tensor& cos_TF, const at::Tensor& sin_TF) {
@@ -44,20 +71,24 @@ struct RopeFunction : torch::autograd::Function<RopeFunction> {
 
 at::Tensor rope_frequencies(const checkpoint::Rope& rope, int64_t head_dim) {
   const at::Tensor exponent_F = at::arange(0, head_dim, 2, at::kLong).to(at::kFloat) / head_dim;
-  const at::Tensor frequencies_F = 1.0 / at::pow(rope.theta, exponent_F);
+  const at::Tensor powers_F = at::pow(rope.theta, exponent_F);
+  if (rope.kind == checkpoint::RopeKind::kYarn) return stretch_yarn(rope, powers_F, head_dim);
+  const at::Tensor frequencies_F = 1.0 / powers_F;
   if (rope.kind == checkpoint::RopeKind::kLinear) return frequencies_F / rope.factor;
   return rope.kind == checkpoint::RopeKind::kLlama3 ? stretch_llama3(rope, frequencies_F)
                                                     : frequencies_F;
 }
 
 RopeTable make_rope_table(const at::Tensor& frequencies_F, int64_t num_positions,
-                          const at::TensorOptions& options) {
+                          const at::TensorOptions& options, double scale) {
   const at::Tensor angles_TF =
       at::outer(at::arange(num_positions, frequencies_F.options()), frequencies_F);
   // Float64 gives a position's row the same bits in a table of any length. In float32, vectors and
   // remainders would differ.
   const at::Tensor wide_TF = angles_TF.to(at::kDouble);
-  const auto rounded = [&](const at::Tensor& wide) { return wide.to(at::kFloat).to(options); };
+  const auto rounded = [&](const at::Tensor& wide) {
+    return wide.to(at::kFloat).mul_(scale).to(options);
+  };
   return {rounded(wide_TF.cos()), rounded(wide_TF.sin())};
 }
 

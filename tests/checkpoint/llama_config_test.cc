@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "files.h"
 #include "support/temp_dir.h"
 #include "xffl/base/json.h"
@@ -240,6 +242,24 @@ TEST(LlamaConfig, ReadsTheOldSpellingOfRopeScaling) {
       2e4);
 }
 
+TEST(LlamaConfig, ReadsAndWritesYarn) {
+  LlamaConfig config = parse(
+      with(R"({"max_position_embeddings":512,"rope_scaling":{"rope_type":"yarn","factor":4.0}})"));
+  EXPECT_EQ(config.rope.kind, RopeKind::kYarn);
+  EXPECT_EQ(config.rope.original_max_position_embeddings, 512);
+  EXPECT_DOUBLE_EQ(config.rope.attention_factor, 0.1 * std::log(4.0) + 1);
+  EXPECT_EQ(parse(format_llama_config(config)), config);
+  config = parse(with(R"({"rope_scaling":{"type":"yarn","factor":4.0,"mscale":1.0,"beta_fast":16,
+      "mscale_all_dim":0.5,"truncate":false,"original_max_position_embeddings":64}})"));
+  EXPECT_EQ(config.rope.beta_fast, 16);
+  EXPECT_FALSE(config.rope.truncate);
+  EXPECT_DOUBLE_EQ(config.rope.attention_factor,
+                   (0.1 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1));
+  EXPECT_EQ(parse(format_llama_config(config)), config);
+  config.rope = {RopeKind::kDynamic, 10000.0, 2.0};
+  EXPECT_EQ(parse(format_llama_config(config)), config);
+}
+
 TEST(LlamaConfig, RejectsUnsupportedSettings) {
   const auto message = [](const char* changes) {
     const Thrown thrown = thrown_by([&] { parse(with(changes)); });
@@ -261,10 +281,8 @@ TEST(LlamaConfig, RejectsUnsupportedSettings) {
   EXPECT_THAT(message(R"({"pretraining_tp":2})"), HasSubstr("pretraining_tp"));
   EXPECT_THAT(message(R"({"partial_rotary_factor":0.5})"), HasSubstr("partial_rotary_factor"));
   EXPECT_THAT(message(R"({"quantization_config":{"bits":4}})"), HasSubstr("quantization_config"));
-  EXPECT_THAT(message(R"({"rope_scaling":{"rope_type":"yarn","factor":2.0}})"),
-              HasSubstr("'rope_type' is yarn"));
-  EXPECT_THAT(message(R"({"rope_scaling":{"type":"dynamic","factor":2.0}})"),
-              HasSubstr("'type' is dynamic"));
+  EXPECT_THAT(message(R"({"rope_scaling":{"rope_type":"longrope","factor":2.0}})"),
+              HasSubstr("'rope_type' is longrope; this build supports default, linear, dynamic"));
   EXPECT_THAT(message(R"({"rope_parameters":{"rope_type":"default","partial_rotary_factor":0.5}})"),
               HasSubstr("partial_rotary_factor"));
   EXPECT_THAT(message(R"({"torch_dtype":"float64"})"), HasSubstr("float64"));
@@ -298,6 +316,9 @@ TEST(LlamaConfig, RejectsValuesOutOfRange) {
   EXPECT_THAT(message(R"({"rope_scaling":{"rope_type":"llama3","factor":8.0,"low_freq_factor":4.0,
       "high_freq_factor":4.0,"original_max_position_embeddings":64}})"),
               HasSubstr("'high_freq_factor'"));
+  EXPECT_THAT(
+      message(R"({"rope_scaling":{"rope_type":"yarn","factor":8.0,"beta_fast":1,"beta_slow":2}})"),
+      HasSubstr("'beta_fast' should be at least beta_slow"));
   EXPECT_THAT(thrown_by([] { parse("{}"); }).message, HasSubstr("'model_type' is missing"));
 }
 

@@ -9,6 +9,7 @@
 
 #include "model_steps.h"
 #include "small_model.h"
+#include "xffl/base/error.h"
 
 namespace xffl::llama {
 namespace {
@@ -49,8 +50,8 @@ class PlainLlama {
         at::outer(at::arange(x.size(1), at::kFloat), rope_frequencies(c_.rope, c_.head_dim))
             .repeat({1, 2})
             .to(at::kDouble);
-    const auto rounded = [](const at::Tensor& table) {
-      return table.to(at::kFloat).to(at::kDouble).unsqueeze(1);
+    const auto rounded = [&](const at::Tensor& table) {
+      return table.to(at::kFloat).mul(c_.rope.attention_factor).to(at::kDouble).unsqueeze(1);
     };
     const at::Tensor turned = at::cat({-x.narrow(3, half, half), x.narrow(3, 0, half)}, 3);
     return x * rounded(angles.cos()) + turned * rounded(angles.sin());
@@ -158,6 +159,26 @@ TEST(Model, RopeVariantsHaveGradients) {
   expect_model_equals_reference(config);
   config.rope = {checkpoint::RopeKind::kLlama3, 500000.0, 8.0, 1.0, 4.0, 64};
   expect_model_equals_reference(config);
+  config.rope = {checkpoint::RopeKind::kYarn, 10000.0, 4.0, 1.0, 4.0, 64};
+  config.rope.attention_factor = 1.2;
+  expect_model_equals_reference(config);
+}
+
+TEST(Model, DynamicRopeEndsAtMaxPositionEmbeddings) {
+  checkpoint::LlamaConfig config = small_config();
+  config.rope = {checkpoint::RopeKind::kDynamic, 10000.0, 4.0};
+  config.max_position_embeddings = 13;
+  expect_model_equals_reference(config);
+  config.max_position_embeddings = 12;
+  try {
+    expect_model_equals_reference(config);
+    ADD_FAILURE() << "a sequence of 13 positions was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
+    EXPECT_NE(std::string(error.what()).find("13 positions, expected at most 12"),
+              std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(Model, PaddingChangesNothing) {
@@ -216,6 +237,15 @@ TEST(Rope, FrequenciesFollowTheirFormulas) {
   EXPECT_NEAR(stretched[1].item<double>(), (1 - smooth) * 0.1 / 8 + smooth * 0.1, 1e-7);
   EXPECT_FLOAT_EQ(stretched[2].item<float>(), plain[2].item<float>() / 8);
   EXPECT_FLOAT_EQ(stretched[3].item<float>(), plain[3].item<float>() / 8);
+  checkpoint::Rope yarn{checkpoint::RopeKind::kYarn, 10000.0, 8.0, 1.0, 4.0, 128};
+  // Pairs that turn 32 times and once in 128 positions: -0.2 and 1.3, so the ramp is 0 to 2.
+  const at::Tensor mixed = rope_frequencies(yarn, 8);
+  EXPECT_FLOAT_EQ(mixed[0].item<float>(), plain[0].item<float>());
+  EXPECT_FLOAT_EQ(mixed[1].item<float>(), plain[1].item<float>() * (0.5F + 0.5F / 8));
+  EXPECT_FLOAT_EQ(mixed[2].item<float>(), plain[2].item<float>() / 8);
+  yarn.truncate = false;  // the ramp is 0 to 1.30903
+  EXPECT_NEAR(rope_frequencies(yarn, 8)[1].item<double>(),
+              0.1 * (1 - 1 / 1.30903) + 0.1 / 8 / 1.30903, 1e-6);
 }
 
 }  // namespace

@@ -65,6 +65,10 @@ def variants():
                            **rope(rope_type="linear", factor=4.0)),
         "qwen3": dict(model_type="qwen3", num_key_value_heads=2, head_dim=20),
         "qwen3_tied": dict(model_type="qwen3", num_key_value_heads=1, head_dim=16, tie_word_embeddings=True, attention_bias=True),
+        "yarn_rope": rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=64),
+        "qwen3_yarn": dict(model_type="qwen3", head_dim=16, **rope(rope_type="yarn", factor=2.0, beta_fast=8.0, beta_slow=2.0,
+                           mscale=1.0, mscale_all_dim=0.4, original_max_position_embeddings=128, truncate=False)),
+        "dynamic_rope": rope(rope_type="dynamic", factor=2.0),
         "everything": dict(num_key_value_heads=2, head_dim=16, tie_word_embeddings=True, attention_bias=True,
                            mlp_bias=True, **rope(**llama3)),
     }

@@ -52,7 +52,7 @@ def compare(tmp_path, changes, schedule="constant", warmup=0, total=0, steps=20)
 
 
 @pytest.mark.parametrize("name", ["plain", "everything", "mistral", "mistral_window", "qwen2", "qwen2_tied", "qwen3",
-                                  "qwen3_tied"])
+                                  "qwen3_tied", "yarn_rope"])
 def test_twenty_steps(tmp_path, name):
     compare(tmp_path, harness.variants()[name])
 

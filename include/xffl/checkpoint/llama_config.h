@@ -16,15 +16,19 @@
 
 namespace xffl::checkpoint {
 
-enum class RopeKind { kDefault, kLinear, kLlama3 };
+enum class RopeKind { kDefault, kLinear, kDynamic, kLlama3, kYarn };
 
 struct Rope {
   RopeKind kind = RopeKind::kDefault;
   double theta = 10000.0;
-  double factor = 1.0;                              // linear, llama3
+  double factor = 1.0;                              // all but default
   double low_freq_factor = 1.0;                     // llama3
   double high_freq_factor = 4.0;                    // llama3
-  int64_t original_max_position_embeddings = 8192;  // llama3
+  int64_t original_max_position_embeddings = 8192;  // llama3, yarn
+  double beta_fast = 32.0;                          // yarn
+  double beta_slow = 1.0;                           // yarn
+  bool truncate = true;                             // yarn: the ramp begins and ends at whole pairs
+  double attention_factor = 1.0;                    // yarn: multiplies cosine and sine
   bool operator==(const Rope&) const = default;
 };
 

@@ -112,6 +112,7 @@ class Model {
   at::Tensor block_forward(const at::Tensor& x_BTD, const Block& block, const Positions& where);
   at::Tensor attention(const at::Tensor& x_BTD, const Block& block, const Positions& where);
   std::function<at::Tensor()> norm_again(const at::Tensor& x_BTD, Weight& weight) const;
+  RopeTable table_of(int64_t num_positions, const at::TensorOptions& options) const;
   Positions positions_of(const at::Tensor& x_BTD, const Documents& documents);
 
   checkpoint::LlamaConfig config_;

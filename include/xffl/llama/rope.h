@@ -1,6 +1,6 @@
 // Positions: the documents in packed sequences, and rotary position embedding (Su et al., 2021) in
-// the variants default, linear and llama3, with the numerics of Hugging Face's transformers: angles
-// in float32, cosine and sine rounded to the activations' dtype.
+// the variants default, linear, dynamic, llama3 and yarn, with the numerics of Hugging Face's
+// transformers: angles in float32, cosine and sine rounded to the activations' dtype.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,16 +20,18 @@ struct Documents {
   bool defined() const { return starts_BT.defined(); }
 };
 
-/// Radians per position for each of the head_dim / 2 rotated pairs: float32 on the CPU.
+/// Radians per position for each of the head_dim / 2 rotated pairs: float32 on the CPU. With
+/// dynamic scaling, those of sequences up to max_position_embeddings, which have no scaling.
 at::Tensor rope_frequencies(const checkpoint::Rope& rope, int64_t head_dim);
 
 struct RopeTable {
   at::Tensor cos_TF;  // F = head_dim / 2; B T rows if sequences have different positions
   at::Tensor sin_TF;
 };
-/// The rows of positions 0 .. num_positions - 1. A row has the same bits in a table of any length.
+/// The rows of positions 0 .. num_positions - 1, times `scale` (yarn's attention_factor). A row has
+/// the same bits in a table of any length.
 RopeTable make_rope_table(const at::Tensor& frequencies_F, int64_t num_positions,
-                          const at::TensorOptions& options);
+                          const at::TensorOptions& options, double scale = 1.0);
 /// A view of the first `count` rows.
 RopeTable first_positions(const RopeTable& table, int64_t count);
 
