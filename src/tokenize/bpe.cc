@@ -13,6 +13,7 @@
 #include "added_tokens.h"
 #include "characters.h"
 #include "model.h"
+#include "nfc.h"
 #include "split_pattern.h"
 #include "xffl/base/error.h"
 
@@ -239,6 +240,7 @@ class ByteLevelBpe final : public Bpe {
     WordCache cache;
     std::vector<uint32_t> symbols;
     std::vector<TextPart> parts;
+    std::vector<NfcChange> changes;  // of the present part
     std::vector<int32_t> ids;
   };
   // Borrows a workspace from the pool; its destructor returns the workspace.
@@ -259,11 +261,40 @@ class ByteLevelBpe final : public Bpe {
   std::vector<SplitPattern> patterns_;
   bool ignore_merges_;
   bool add_prefix_space_;
+  bool nfc_;
   std::array<uint32_t, 256> byte_ids_{};
   std::vector<Token> tokens_;      // by id
   std::vector<int32_t> word_ids_;  // with ignore_merges_: a hash table of tokens_; -1: empty
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Workspace>> workspaces_;
+};
+
+// The places in a text of the bytes of its normal form. A byte of a changed stretch stands for the
+// whole stretch.
+class OriginalPlaces {
+ public:
+  explicit OriginalPlaces(const std::vector<NfcChange>& changes) : changes_(changes) {}
+
+  // Of a stretch of bytes that begins, or ends, at `at`.
+  size_t begin(size_t at) const {
+    const NfcChange change = last_before(at + 1);
+    return at < change.new_end ? change.begin : at - change.new_end + change.end;
+  }
+  size_t end(size_t at) const {
+    const NfcChange change = last_before(at);
+    return at < change.new_end ? change.end : at - change.new_end + change.end;
+  }
+
+ private:
+  // The last change that begins before `at`, or an empty change at 0.
+  NfcChange last_before(size_t at) const {
+    const auto next =
+        std::partition_point(changes_.begin(), changes_.end(),
+                             [&](const NfcChange& change) { return change.new_begin < at; });
+    return next == changes_.begin() ? NfcChange{} : *(next - 1);
+  }
+
+  const std::vector<NfcChange>& changes_;
 };
 
 class ByteLevelBpe::Lease {
@@ -292,7 +323,10 @@ class ByteLevelBpe::Lease {
 };
 
 ByteLevelBpe::ByteLevelBpe(BpeSpec spec)
-    : Bpe(spec), ignore_merges_(spec.ignore_merges), add_prefix_space_(spec.add_prefix_space) {
+    : Bpe(spec),
+      ignore_merges_(spec.ignore_merges),
+      add_prefix_space_(spec.add_prefix_space),
+      nfc_(spec.nfc) {
   for (const std::string& pattern : spec.split_patterns) {
     with_context(spec.origin, [&] { patterns_.emplace_back(pattern); });
   }
@@ -376,13 +410,15 @@ template <class OnToken, class OnWords>
 void ByteLevelBpe::each_part(std::string_view text, Workspace& workspace, OnToken on_token,
                              OnWords on_words) const {
   split(text, workspace.parts);
-  std::string prefixed;
+  std::string prefixed, normalized;
   for (const TextPart& part : workspace.parts) {
     if (part.id >= 0) {
       on_token(part);
       continue;
     }
     std::string_view words = text.substr(part.begin, part.end - part.begin);
+    workspace.changes.clear();
+    if (nfc_ && !is_plain_nfc(words)) words = normalized = to_nfc(words, workspace.changes);
     const bool prefix = add_prefix_space_ && words[0] != ' ';
     if (prefix) words = prefixed.assign(" ").append(words);
     encode_words(words, 0, workspace);
@@ -408,12 +444,12 @@ std::vector<TokenSpan> ByteLevelBpe::encode_spans(std::string_view text) const {
   const auto on_token = [&](const TextPart& part) { spans.push_back(span_of(part)); };
   const auto on_words = [&](const TextPart& part, bool prefix) {
     size_t at = 0;  // the place in the words, which may begin with an added space
+    const OriginalPlaces places((*workspace).changes);
+    const auto in_words = [&](size_t i) { return prefix && i > 0 ? i - 1 : i; };
     for (const int32_t id : ids) {
-      const auto place = [&](size_t i) {
-        return static_cast<uint32_t>(part.begin + (prefix && i > 0 ? i - 1 : i));
-      };
       const size_t end = at + tokens_[static_cast<size_t>(id)].bytes.size();
-      spans.push_back({id, place(at), place(end)});
+      spans.push_back({id, static_cast<uint32_t>(part.begin + places.begin(in_words(at))),
+                       static_cast<uint32_t>(part.begin + places.end(in_words(end)))});
       at = end;
     }
     ids.clear();

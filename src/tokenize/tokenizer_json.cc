@@ -233,7 +233,7 @@ class Reader {
       normalizer.is_null() ? read_metaspace(pre_tokenizer) : read_normalizer(normalizer);
       read_fallback_decoder(decoder);
     } else {
-      if (!normalizer.is_null()) unsupported("normalizer", normalizer);
+      if (!normalizer.is_null()) read_nfc(normalizer);
       if (pre_tokenizer.is_null()) unsupported("pre_tokenizer", pre_tokenizer);
       read_pre_tokenizer(pre_tokenizer);
       read_decoder(decoder);
@@ -251,7 +251,7 @@ class Reader {
   [[noreturn]] void unsupported(const std::string& subject) const {
     throw Error(ErrorKind::kUnsupported,
                 spec_.origin + ": " + subject +
-                    " not supported; supported are byte-level BPE (Llama 3, GPT-2) and BPE with "
+                    " not supported; supported are byte-level BPE (Llama 3, Qwen) and BPE with "
                     "byte_fallback (Llama 2). If the model has a tokenizer.model, use that file");
   }
   [[noreturn]] void unsupported(const std::string& step, const Json& found) const {
@@ -276,6 +276,8 @@ class Reader {
   void read_split(JsonObject& step);
   void read_byte_level(JsonObject& step);
   void read_normalizer(const Json& json);
+  void read_nfc(const Json& json);
+  void refuse_normalized_tokens() const;
   void read_metaspace(const Json& json);
   void read_post_processor(const Json& json);
   void read_template(JsonObject& step);
@@ -316,6 +318,19 @@ void Reader::read_normalizer(const Json& json) {
   }
   if (steps.size() != 1 || !is_replace(steps[0], " ", kSpaceMark))
     unsupported("with byte_fallback the normalizer", json);
+  refuse_normalized_tokens();
+}
+
+// Reads the normalizer of a byte-level model (Qwen).
+void Reader::read_nfc(const Json& json) {
+  for (const Json& each : steps_of(json, "normalizers", at("normalizer")))
+    if (JsonObject(each, at("normalizer")).string("type") != "NFC") unsupported("normalizer", each);
+  spec_.nfc = true;
+  refuse_normalized_tokens();
+}
+
+// HF would find such a token in the normalized text.
+void Reader::refuse_normalized_tokens() const {
   for (const AddedToken& token : spec_.added_tokens) {
     if (token.normalized)
       unsupported("an added token that is normalized ('" + log::printable(token.content, 60) +

@@ -43,6 +43,7 @@ struct BpeSpec {
   std::vector<Merge> merges;   // in order of rank
   bool ignore_merges = false;  // a word that is a token stays whole
   std::vector<AddedToken> added_tokens;
+  bool nfc = false;                         // without byte_fallback: texts become NFC first
   std::vector<std::string> split_patterns;  // applied in this order
   bool add_prefix_space = false;
   int32_t bos_id = -1;  // the tokens before and after a text

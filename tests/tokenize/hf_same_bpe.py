@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that tokenizer.json gives the ids of HF's tokenizers: hf_same_bpe.py XFFL_TOKENIZE KIND TEXT...
 
-Trains a byte-level BPE of the KIND (llama3, llama4, gpt2, roberta, splits, digits), or one with byte fallback
+Trains a byte-level BPE of the KIND (llama3, llama4, qwen, gpt2, roberta, splits, digits), or one with byte fallback
 (llama2, replace, first, always, never), on the texts and seeded mixed text with HF's own
 library, and compares: masks of prompts, edge cases, about 1 MB of mixed text in one document and in many, every assigned character of
 Unicode between letters, the texts of the ids, and texts of ids in no order. Exit code 77: tokenizers is not installed.
@@ -15,13 +15,14 @@ import random
 import subprocess
 import sys
 import tempfile
+import unicodedata
 
 try:
     import tokenizers
 except ImportError as error:
     print(f"SKIPPED: {error}")
     sys.exit(77)
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from hf_same_ids import read_shard, read_targets
 from mixed_text import EDGES, mixed_text
@@ -31,6 +32,7 @@ LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[
 LLAMA4 = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
           r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
           r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
 def split(pattern):
@@ -44,6 +46,7 @@ def byte_level(**options):
 PRE_TOKENIZERS = {
     "llama3": pre_tokenizers.Sequence([split(LLAMA3), byte_level()]),
     "llama4": pre_tokenizers.Sequence([split(LLAMA4), byte_level()]),
+    "qwen": pre_tokenizers.Sequence([split(QWEN), byte_level()]),
     "gpt2": byte_level(use_regex=True),
     "roberta": byte_level(use_regex=True, add_prefix_space=True),
     "splits": pre_tokenizers.Sequence([split(r"\p{N}{1,3}"), split(r"[一-龥぀-ヿ]+"), pre_tokenizers.Split("::", "isolated"),
@@ -60,14 +63,17 @@ def special_tokens():
 
 
 def trained(kind, texts, vocab_size=3000):
+    """A byte-level tokenizer; qwen has a normalizer, which takes no added token that is normalized, and no BOS."""
+    qwen = kind == "qwen"
     tokenizer = Tokenizer(models.BPE(ignore_merges=kind.startswith("llama")))
+    tokenizer.normalizer = normalizers.NFC() if qwen else None
     tokenizer.pre_tokenizer = PRE_TOKENIZERS[kind]
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False,
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_special_tokens(special_tokens())
-    tokenizer.add_tokens([AddedToken("word", single_word=True), AddedToken("Norm", normalized=True),
+    tokenizer.add_tokens([AddedToken("word", single_word=True, normalized=not qwen), AddedToken("Norm", normalized=not qwen),
                           AddedToken("<tool>", normalized=False)])
     bos = "<|begin_of_text|>"
     tokenizer.post_processor = processors.Sequence([
@@ -131,6 +137,19 @@ def every_character(kind):
     codes = [code for block in blocks for code in block if kind != "digits" or code not in UNICODE17_DIGITS]
     for at in range(0, len(codes), 5000):
         yield "".join(f"a{chr(code)}1{chr(code)}{chr(code)} " for code in codes[at:at + 5000])
+    if kind == "qwen":  # marks of all classes before and after each character
+        for marks in ("\u0334\u0301", "\u0323", "\u0345", "\u3099", "\u0338"):
+            for at in range(0, len(codes), 5000):
+                yield "".join(f"e{marks}{chr(code)}{marks} {chr(code)}{chr(code + 1) if code + 1 in blocks[0] else ''}{marks}"
+                              for code in codes[at:at + 5000] if unicodedata.combining(chr(code)) or unicodedata.decomposition(chr(code)))
+
+
+def random_marks(count, rng):
+    """Texts of characters that decompose, compose or have a combining class, in random order."""
+    codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000
+             and (unicodedata.combining(chr(code)) or unicodedata.decomposition(chr(code)) or 0x1100 <= code < 0x1200)]
+    for _ in range(count):
+        yield "".join(chr(rng.choice(codes) if rng.random() < 0.7 else rng.randrange(0x20, 0x250)) for _ in range(rng.randint(1, 40)))
 
 
 def compare(program, folder, tokenizer, texts, what):
@@ -179,6 +198,8 @@ def compare_masks(program, folder, tokenizer, words, rng):
     """The targets are the tokens that, by HF's offsets, have a character of the completion."""
     pairs = [(mixed_text(rng.randint(1, 60), seed, words), mixed_text(rng.randint(1, 60), 1000 + seed, words)) for seed in range(1, 500)]
     pairs = [(prompt, text) for prompt, text in pairs if text.strip(" \t\r\n\f\v")]
+    if tokenizer.normalizer is not None:  # HF gives a character to the prompt whose mark begins the completion
+        pairs = [(prompt, text) for prompt, text in pairs if not unicodedata.category(text[0]).startswith("M")]
     source, shard = folder / "pairs.jsonl", folder / "pairs.tokens"
     source.write_text("".join(json.dumps({"p": prompt, "c": text}) + "\n" for prompt, text in pairs), encoding="utf-8")
     run(program, "encode", "--tokenizer", folder, "--input", source, "--output", shard, "--no-pack", "--no-eos", "--mask-prompt",
@@ -214,6 +235,8 @@ def main(program, kind, *paths):
         wrong += compare(program, folder, tokenizer, [mixed_text(1_000_000, 2, words)], "1 MB in one document")
         wrong += compare(program, folder, tokenizer, [mixed_text(200, seed, words) for seed in range(5000)], "1 MB in 5000 documents")
         wrong += compare(program, folder, tokenizer, every_character(kind), "every character")
+        if kind == "qwen":
+            wrong += compare(program, folder, tokenizer, random_marks(3000, random.Random(5)), "marks")
         wrong += compare_masks(program, folder, tokenizer, words, random.Random(4))
         wrong += compare_decoded(program, folder, tokenizer, EDGES, random.Random(3))
     print(f"{wrong} wrong")
