@@ -25,13 +25,15 @@ void add_inspect_command(CLI::App& app);
 /// The callback sets `exit_code` to the exit code of xffl-train, which prints its errors.
 void add_generate_command(CLI::App& app, int& exit_code);
 
-/// The options of the commands that read corpora: --input, --document, --text-field, --format.
+/// The options of the commands that read corpora: --input, --document, --text-field, --format,
+/// --documents.
 struct InputFlags {
   std::vector<std::string> inputs;
   std::string format = "auto";
   std::string unit = "paragraph";
   std::string text_field = "text";
   std::string prompt_field;
+  uint64_t limit = 0;
 
   void add_to(CLI::App& command, bool with_ids);
   std::vector<std::filesystem::path> paths() const { return {inputs.begin(), inputs.end()}; }

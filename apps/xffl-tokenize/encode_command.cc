@@ -108,6 +108,7 @@ struct EncodeFlags {
 tokenize::EncodeOptions options_of(const EncodeFlags& flags) {
   tokenize::EncodeOptions options = flags.options;
   options.documents = flags.input.options();
+  if (options.truncate) options.packed = false;
   const bool has_prompts = !flags.input.prompt_field.empty();
   if (has_prompts && flags.prompt.empty()) {
     options.prompt = tokenize::PromptTemplate("{prompt}{text}");
@@ -145,7 +146,7 @@ void print_result(const EncodeFlags& flags, const tokenize::EncodeResult& result
   }
   if (result.num_cut > 0) {
     std::cout << result.num_cut << " documents were longer than " << flags.options.sequence_length
-              << " tokens and were cut into pieces\n";
+              << " tokens and were cut " << (flags.options.truncate ? "off\n" : "into pieces\n");
   }
   if (result.num_idle > 0) {
     std::cout << result.num_idle << " pieces held only prompt and were dropped\n";
@@ -222,6 +223,10 @@ void add_encode_command(CLI::App& app) {
       ->capture_default_str();
   command->add_flag("--pack,!--no-pack", flags->options.packed,
                     "Pack documents into full sequences (default), or one document per sequence");
+  command->add_flag("--truncate", flags->options.truncate,
+                    "One sequence per document (--no-pack): cut a longer document off, keep EOS");
+  command->add_option("--pad-id", flags->options.pad_id,
+                      "With --truncate: fill shorter sequences with this id, without loss");
   command->add_option("--vocab-size", flags->options.vocab_size,
                       "With --format ids: the size of the vocabulary");
   command->add_flag(

@@ -10,30 +10,30 @@ namespace xffl::app {
 
 void InputFlags::add_to(CLI::App& command, bool with_ids) {
   command.add_option("--input", inputs, "Input files: text, or JSONL (*.jsonl)")->required();
-  const std::vector<std::string> formats =
-      with_ids ? std::vector<std::string>{"auto", "text", "jsonl", "ids"}
-               : std::vector<std::string>{"auto", "text", "jsonl"};
   command.add_option("--format", format, "Format of the inputs; auto: by the file name")
-      ->check(CLI::IsMember(formats))
+      ->check(CLI::IsMember(tokenize::format_names(!with_ids)))
       ->capture_default_str();
   command.add_option("--document", unit, "Unit of a text file that makes a document")
       ->check(CLI::IsMember({"line", "paragraph", "file"}))
       ->capture_default_str();
   command.add_option("--text-field", text_field, "Field of a JSONL object with the text")
       ->capture_default_str();
+  command.add_option("--documents", limit, "Number of documents to read; 0: all")
+      ->capture_default_str();
 }
 
 tokenize::DocumentOptions InputFlags::options() const {
   using tokenize::DocumentUnit;
-  using tokenize::InputFormat;
-  static const std::map<std::string, InputFormat> formats{{"auto", InputFormat::kAuto},
-                                                          {"text", InputFormat::kText},
-                                                          {"jsonl", InputFormat::kJsonl},
-                                                          {"ids", InputFormat::kIds}};
   static const std::map<std::string, DocumentUnit> units{{"line", DocumentUnit::kLine},
                                                          {"paragraph", DocumentUnit::kParagraph},
                                                          {"file", DocumentUnit::kFile}};
-  return {formats.at(format), units.at(unit), text_field, prompt_field};
+  tokenize::DocumentOptions options;
+  options.format = tokenize::format_named(format);
+  options.unit = units.at(unit);
+  options.text_field = text_field;
+  options.prompt_field = prompt_field;
+  options.limit = limit;
+  return options;
 }
 
 int run(int argc, char** argv) {

@@ -31,28 +31,54 @@ struct EncodedDocument {
   std::vector<uint8_t> is_target;  // 0 or 1 for each id; empty: all ids are targets
 };
 
+// Cuts the middle of a document or fills its end, as truncation and padding to a maximum length do
+// in HF's tokenizers: a last EOS survives the cut, and padding has no loss.
+void fit(EncodedDocument& document, const EncodeOptions& options) {
+  const auto resize = [&](size_t size, int32_t id, uint8_t is_target) {
+    document.ids.resize(size, id);
+    if (!document.is_target.empty()) document.is_target.resize(size, is_target);
+  };
+  const size_t length = options.sequence_length;
+  if (document.ids.size() > length) {
+    const int32_t eos = document.ids.back();
+    resize(length, 0, 0);
+    if (options.eos && length > 0) {
+      document.ids.back() = eos;
+      // A model should not learn to stop after a prompt whose answer was cut off.
+      if (!document.is_target.empty()) {
+        document.is_target.back() = 0;
+        document.is_target.back() = std::ranges::count(document.is_target, 1) > 0 ? 1 : 0;
+      }
+    }
+  }
+  if (!options.pad_id) return;
+  if (document.is_target.empty()) document.is_target.assign(document.ids.size(), 1);
+  resize(length, *options.pad_id, 0);
+}
+
 // Several threads call the encoder.
 using DocumentEncoder = std::function<EncodedDocument(const Document&)>;
 
-// Writes one shard; cuts unpacked documents into sequences.
+// Writes one shard; cuts unpacked documents into sequences. `options` outlives the Output.
 class Output {
  public:
   Output(const fs::path& path, const EncodeOptions& options)
       : path_(path),
+        options_(options),
         length_(options.sequence_length),
-        packed_(options.packed),
-        writer_(path, options.vocab_size, length_, packed_,
-                options.mask_prompt || options.with_labels) {}
+        writer_(path, options.vocab_size, length_, options.packed,
+                options.mask_prompt || options.with_labels || options.pad_id) {}
 
-  void add(const EncodedDocument& document, EncodeResult& result) {
+  void add(EncodedDocument&& document, EncodeResult& result) {
+    ++result.num_documents;
+    if (!options_.packed && document.ids.size() > length_) ++result.num_cut;
+    if (options_.truncate) fit(document, options_);
     const std::span<const int32_t> ids = document.ids;
     const std::span<const uint8_t> targets = document.is_target;
-    ++result.num_documents;
-    if (packed_) {
+    if (options_.packed) {
       add_piece(ids, targets, result);
       return;
     }
-    if (ids.size() > length_) ++result.num_cut;
     for (size_t at = 0; at < ids.size(); at += length_) {
       const size_t count = std::min<size_t>(length_, ids.size() - at);
       const auto of_piece = targets.empty() ? targets : targets.subspan(at, count);
@@ -67,7 +93,7 @@ class Output {
 
   // The pipeline checks all outputs before it finishes any output: all outputs appear, or none.
   void check_not_empty(const char* role) const {
-    if (num_tokens_ >= (packed_ ? length_ : 1)) return;
+    if (num_tokens_ >= (options_.packed ? length_ : 1)) return;
     throw Error(
         ErrorKind::kRejected,
         "the " + std::string(role) + " shard " + path_.string() + " would have " +
@@ -87,8 +113,8 @@ class Output {
   }
 
   fs::path path_;
+  const EncodeOptions& options_;
   uint64_t length_;
-  bool packed_;
   tokens::TokenShardWriter writer_;
   uint64_t num_tokens_ = 0;
 };
@@ -176,6 +202,17 @@ void check_outputs(const std::vector<fs::path>& inputs, const fs::path& output,
   }
 }
 
+void check_truncation(const EncodeOptions& options) {
+  if (options.truncate && options.packed)
+    throw Error(ErrorKind::kUsage, "--truncate makes a sequence of each document: use --no-pack");
+  if (!options.pad_id) return;
+  if (!options.truncate) throw Error(ErrorKind::kUsage, "--pad-id needs --truncate");
+  if (*options.pad_id < 0 || static_cast<uint64_t>(*options.pad_id) >= options.vocab_size)
+    throw Error(ErrorKind::kUsage, "--pad-id is " + std::to_string(*options.pad_id) +
+                                       ", expected an id 0 to " +
+                                       std::to_string(options.vocab_size - 1));
+}
+
 int thread_count(int asked) {
   if (asked < 0) throw Error(ErrorKind::kUsage, "the number of threads must not be negative");
   return asked > 0 ? asked : available_cpus();
@@ -221,6 +258,7 @@ EncodeResult run_pipeline(const std::vector<fs::path>& inputs, const fs::path& o
                           const EncodeOptions& options, const DocumentEncoder& encode,
                           const ProgressCallback& progress) {
   const int num_threads = thread_count(options.num_threads);
+  check_truncation(options);
   DocumentReader documents(inputs, options.documents);
   check_outputs(inputs, output, options);
   const uint64_t bound = options.validation ? validation_bound(inputs, options) : 0;
@@ -240,10 +278,9 @@ EncodeResult run_pipeline(const std::vector<fs::path>& inputs, const fs::path& o
     const Chunk chunk = next.get();
     if (chunk.documents.empty()) break;
     next = read_ahead();
-    for (const Assigned& each :
-         encode_chunk(chunk.documents, num_threads, bound, options, encode)) {
+    for (Assigned& each : encode_chunk(chunk.documents, num_threads, bound, options, encode)) {
       if (each.document.ids.empty()) continue;
-      (each.for_validation ? *validation : training).add(each.document, result);
+      (each.for_validation ? *validation : training).add(std::move(each.document), result);
     }
     progress({chunk.bytes_read, documents.total_bytes(), result.num_documents, result.num_tokens});
   }
@@ -442,15 +479,16 @@ EncodeResult encode_ids(const std::vector<std::filesystem::path>& inputs,
   if (options.mask_prompt) throw Error(ErrorKind::kUsage, "--mask-prompt needs text, not ids");
   EncodeOptions own = options;
   own.documents.format = InputFormat::kIds;
+  own.bos = own.eos = false;
   const auto encode = [&](const Document& line) {
     EncodedDocument document = own.with_labels
                                    ? parse_labelled(line, own.vocab_size)
                                    : EncodedDocument{parse_ids(line, own.vocab_size), {}};
-    if (!own.packed && document.ids.size() > own.sequence_length) {
+    if (!own.packed && !own.truncate && document.ids.size() > own.sequence_length) {
       throw Error(ErrorKind::kCorrupt, line.where() + ": " + std::to_string(document.ids.size()) +
                                            " ids, a sequence has at most " +
                                            std::to_string(own.sequence_length) +
-                                           " (--sequence-length)");
+                                           " (--sequence-length); --truncate cuts longer lines");
     }
     return document;
   };

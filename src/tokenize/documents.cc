@@ -1,142 +1,49 @@
 #include "xffl/tokenize/documents.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <system_error>
 #include <utility>
 
+#include "format_reader.h"
 #include "xffl/base/error.h"
-#include "xffl/base/file.h"
-#include "xffl/base/json.h"
 #include "xffl/base/log.h"
-#include "xffl/base/sha256.h"
 
 namespace xffl::tokenize {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kBufferBytes = size_t{1} << 20;
-constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 constexpr std::string_view kText = "{text}";
 constexpr std::string_view kPrompt = "{prompt}";
 
-// The lines of a file, which may be larger than memory, with their numbers.
-class LineReader {
- public:
-  explicit LineReader(fs::path path) : path_(std::move(path)), fd_(open_file(path_, O_RDONLY)) {}
-
-  /// Reads the next line without its end ("\n" or "\r\n"); false at the end of the file. Throws
-  /// kCorrupt for a line longer than kMaxDocumentBytes.
-  bool next(std::string& line);
-
-  uint64_t line_number() const { return line_number_; }  // the last line read, from 1
-  uint64_t bytes_read() const { return bytes_read_; }
-  const fs::path& path() const { return path_; }
-  std::string where() const { return path_.string() + ":" + std::to_string(line_number_); }
-
- private:
-  bool fill();
-
-  fs::path path_;
-  UniqueFd fd_;
-  std::string buffer_;
-  size_t position_ = 0;
-  uint64_t line_number_ = 0;
-  uint64_t bytes_read_ = 0;
+struct Format {
+  InputFormat format;
+  std::string_view name;
+  bool holds_text;
+  std::vector<std::string_view> extensions;  // of kAuto
+  std::unique_ptr<FormatReader> (*open)(const fs::path&, InputFormat, const DocumentOptions&);
 };
 
-bool LineReader::fill() {
-  buffer_.resize(kBufferBytes);
-  position_ = 0;
-  ssize_t num_bytes = 0;
-  do {
-    num_bytes = ::read(fd_.get(), buffer_.data(), buffer_.size());
-  } while (num_bytes < 0 && errno == EINTR);
-  if (num_bytes < 0) throw system_error("read " + path_.string(), errno);
-  buffer_.resize(static_cast<size_t>(num_bytes));
-  bytes_read_ += static_cast<uint64_t>(num_bytes);
-  return num_bytes > 0;
+const std::vector<Format>& formats() {
+  static const std::vector<Format> kFormats{
+      {InputFormat::kAuto, "auto", true, {}, nullptr},
+      {InputFormat::kText, "text", true, {}, read_lines},
+      {InputFormat::kJsonl, "jsonl", true, {".jsonl", ".ndjson"}, read_lines},
+      {InputFormat::kIds, "ids", false, {}, read_lines},
+  };
+  return kFormats;
 }
 
-bool LineReader::next(std::string& line) {
-  line.clear();
-  if (position_ == buffer_.size() && !fill()) return false;
-  ++line_number_;
-  for (;;) {
-    const size_t end = buffer_.find('\n', position_);
-    const size_t stop = end == std::string::npos ? buffer_.size() : end;
-    line.append(buffer_, position_, stop - position_);
-    if (line.size() > kMaxDocumentBytes) {
-      throw Error(ErrorKind::kCorrupt, where() + ": a line has more than " +
-                                           std::to_string(kMaxDocumentBytes >> 20) + " MiB");
-    }
-    position_ = end == std::string::npos ? stop : stop + 1;
-    if (end != std::string::npos || !fill()) break;
-  }
-  if (!line.empty() && line.back() == '\r') line.pop_back();
-  if (line_number_ == 1 && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
-  return true;
+const Format& entry_of(InputFormat format) {
+  return *std::ranges::find(formats(), format, &Format::format);
 }
 
-InputFormat format_of(const fs::path& path, InputFormat asked) {
-  if (asked != InputFormat::kAuto) return asked;
-  const fs::path extension = path.extension();
-  const bool jsonl = extension == ".jsonl" || extension == ".ndjson";
-  return jsonl ? InputFormat::kJsonl : InputFormat::kText;
-}
-
-bool is_blank(std::string_view text) {
-  return text.find_first_not_of(" \t\r\n\f\v") == std::string_view::npos;
-}
-
-void check_text(std::string_view line, const LineReader& lines) {
-  const size_t bad = std::min(find_invalid_utf8(line), line.find('\0'));
-  if (bad >= line.size()) return;
-  throw Error(ErrorKind::kCorrupt, lines.where() + ": not UTF-8 text: byte 0x" +
-                                       to_hex(std::as_bytes(std::span(&line[bad], 1))) +
-                                       " at column " + std::to_string(bad + 1) +
-                                       "; convert the file, for example with iconv");
-}
-
-[[noreturn]] void fail(const LineReader& lines, const std::string& problem) {
-  throw Error(ErrorKind::kCorrupt, lines.where() + ": " + problem);
-}
-
-std::string keys_of(const Json& object) {
-  std::string keys;
-  for (const auto& [key, value] : object.items()) {
-    keys += (keys.empty() ? "" : ", ") + log::printable(key, 40);
-    if (keys.size() > 200) return keys + ", ...";
-  }
-  return keys.empty() ? "none" : keys;
-}
-
-std::string field_of(const Json& json, const LineReader& lines, const std::string& field,
-                     const char* flag) {
-  const auto found = json.find(field);
-  if (found == json.end()) {
-    fail(lines, "no field \"" + field + "\"; the object has: " + keys_of(json) +
-                    " (select a field with " + flag + ")");
-  }
-  if (!found->is_string()) {
-    fail(lines, "field \"" + field + "\" should be a string, found " + found->type_name());
-  }
-  return found->get<std::string>();
-}
-
-void read_json_line(std::string_view line, const LineReader& lines, const DocumentOptions& options,
-                    Document& document) {
-  const Json json = parse_json(line, lines.where(), {.max_bytes = kMaxDocumentBytes});
-  if (!json.is_object()) {
-    fail(lines, std::string("expected a JSON object, found ") + json.type_name());
-  }
-  document.text = field_of(json, lines, options.text_field, "--text-field");
-  if (options.prompt_field.empty()) return;
-  document.prompt = field_of(json, lines, options.prompt_field, "--prompt-field");
+const Format& format_of(const fs::path& path, InputFormat asked) {
+  if (asked != InputFormat::kAuto) return entry_of(asked);
+  const std::string extension = path.extension();
+  for (const Format& each : formats())
+    if (std::ranges::find(each.extensions, extension) != each.extensions.end()) return each;
+  return entry_of(InputFormat::kText);
 }
 
 uint64_t size_of_input(const fs::path& path) {
@@ -159,14 +66,18 @@ uint64_t size_of_input(const fs::path& path) {
 
 }  // namespace
 
-struct DocumentReader::OpenFile {
-  OpenFile(fs::path path, InputFormat asked)
-      : format(format_of(path, asked)), lines(std::move(path)) {}
+std::vector<std::string> format_names(bool only_text) {
+  std::vector<std::string> names;
+  for (const Format& each : formats())
+    if (each.holds_text || !only_text) names.emplace_back(each.name);
+  return names;
+}
 
-  InputFormat format;
-  LineReader lines;
-  std::string line;
-};
+InputFormat format_named(std::string_view name) {
+  for (const Format& each : formats())
+    if (each.name == name) return each.format;
+  throw Error(ErrorKind::kUsage, "unknown format '" + log::printable(name, 40) + "'");
+}
 
 DocumentReader::DocumentReader(std::vector<fs::path> inputs, DocumentOptions options)
     : inputs_(std::move(inputs)), options_(std::move(options)) {
@@ -177,74 +88,31 @@ DocumentReader::DocumentReader(std::vector<fs::path> inputs, DocumentOptions opt
 DocumentReader::~DocumentReader() = default;
 
 uint64_t DocumentReader::bytes_read() const {
-  return finished_bytes_ + (file_ ? file_->lines.bytes_read() : 0);
+  return finished_bytes_ + (file_ ? file_->bytes_read() : 0);
 }
 
 bool DocumentReader::next(Document& document) {
+  if (options_.limit != 0 && num_documents_ == options_.limit) return false;
   for (;;) {
     if (file_) {
-      if (next_of_file(document)) return true;
-      finished_bytes_ += file_->lines.bytes_read();
+      document = {};
+      document.path = inputs_[next_input_ - 1];
+      if (file_->next(document)) {
+        ++num_documents_;
+        return true;
+      }
+      finished_bytes_ += file_->bytes_read();
       file_.reset();
     }
     if (next_input_ == inputs_.size()) return false;
-    file_ = std::make_unique<OpenFile>(inputs_[next_input_++], options_.format);
-    if (!options_.prompt_field.empty() && file_->format != InputFormat::kJsonl) {
+    const fs::path& path = inputs_[next_input_++];
+    const Format& format = format_of(path, options_.format);
+    if (!options_.prompt_field.empty() && format.format != InputFormat::kJsonl) {
       throw Error(ErrorKind::kUsage,
-                  file_->lines.path().string() +
-                      ": a prompt field needs JSONL (*.jsonl, or --format jsonl)");
+                  path.string() + ": a prompt field needs JSONL (*.jsonl, or --format jsonl)");
     }
+    file_ = format.open(path, format.format, options_);
   }
-}
-
-bool DocumentReader::next_of_file(Document& document) {
-  document.path = file_->lines.path();
-  document.text.clear();
-  const bool by_line = file_->format != InputFormat::kText || options_.unit == DocumentUnit::kLine;
-  return by_line ? next_line(document) : next_block(document);
-}
-
-bool DocumentReader::next_line(Document& document) {
-  OpenFile& file = *file_;
-  while (file.lines.next(file.line)) {
-    check_text(file.line, file.lines);
-    document.line = file.lines.line_number();
-    if (is_blank(file.line)) {
-      if (file.format != InputFormat::kIds) continue;
-      throw Error(ErrorKind::kCorrupt,
-                  document.where() + ": a blank line, expected a JSON array of ids");
-    }
-    if (file.format == InputFormat::kJsonl) {
-      read_json_line(file.line, file.lines, options_, document);
-    } else {
-      document.text = file.line;
-    }
-    if (!is_blank(document.text)) return true;
-  }
-  return false;
-}
-
-bool DocumentReader::next_block(Document& document) {
-  OpenFile& file = *file_;
-  bool empty = true;
-  while (file.lines.next(file.line)) {
-    check_text(file.line, file.lines);
-    if (is_blank(file.line)) {
-      if (empty) continue;
-      if (options_.unit == DocumentUnit::kParagraph) break;
-    }
-    if (empty) document.line = file.lines.line_number();
-    if (!empty) document.text += '\n';
-    document.text += file.line;
-    empty = false;
-    if (document.text.size() > kMaxDocumentBytes) {
-      throw Error(ErrorKind::kCorrupt, document.where() + ": a document has more than " +
-                                           std::to_string(kMaxDocumentBytes >> 20) +
-                                           " MiB; use --document line or paragraph");
-    }
-  }
-  document.text.erase(document.text.find_last_not_of(" \t\r\n\f\v") + 1);
-  return !empty;
 }
 
 PromptTemplate::PromptTemplate(std::string_view pattern) {

@@ -46,7 +46,8 @@ TEST(Testbed, TwoFacilitiesRunJobsOnTheirNodesAndLeaveNoProcesses) {
   Testbed testbed({"alba", "brno"});
   if (!testbed.up()) GTEST_SKIP() << testbed.why_not();
   std::vector<std::string> networks;
-  std::vector<std::ifstream> held;  // another testbed may be given the number of a network that is gone
+  std::vector<std::ifstream>
+      held;  // another testbed may be given the number of a network that is gone
   for (const char* name : {"alba", "brno"}) {
     const Facility& facility = testbed.facility(name);
     const ProcessResult result =

@@ -160,6 +160,66 @@ TEST_F(Corpus, CutsLongDocumentsWhenUnpacked) {
   EXPECT_EQ(pieces, whole);
 }
 
+TEST_F(Corpus, ALimitAgreesWithTheChoiceOfValidationDocuments) {
+  const fs::path file = many(40);
+  EncodeOptions options = with_split({.output = dir_ / "val.tokens", .num_documents = 5});
+  options.documents.limit = 12;
+  const EncodeResult result = encode({file}, options);
+  EXPECT_EQ(result.training.num_documents, 7u);
+  EXPECT_EQ(result.validation->num_documents, 5u);
+  std::set<Ids> all;
+  for (const std::string name : {"out.tokens", "val.tokens"})
+    for (const Ids& ids : sequences(name)) all.insert(ids);
+  for (int i = 0; i < 12; ++i)
+    EXPECT_TRUE(all.contains(joined(*tokenizer_, "Il treno " + std::to_string(i) + " parte.")));
+}
+
+TEST_F(Corpus, TruncationKeepsEosAndPaddingHasNoLoss) {
+  const fs::path file = write("a.txt", "Il treno parte quando il sole dorme.\n\nPrší.\n");
+  const Ids whole = joined(*tokenizer_, "Il treno parte quando il sole dorme.");
+  const Ids brief = joined(*tokenizer_, "Prší.");
+  Ids cut(whole.begin(), whole.begin() + 8), padded = brief;
+  cut.back() = 2;
+  padded.resize(8, 0);
+  ASSERT_LT(brief.size(), 8u);
+  EncodeOptions options{.sequence_length = 8, .packed = false, .truncate = true};
+  EXPECT_EQ(encode({file}, options).num_cut, 1u);
+  EXPECT_THAT(sequences(), ElementsAre(cut, brief));
+  options.pad_id = 0;
+  encode({file}, options);
+  EXPECT_THAT(sequences(), ElementsAre(cut, padded));
+  const tokens::TokenShardReader reader(dir_ / "out.tokens");
+  EXPECT_EQ(reader.num_targets(0), 7u);
+  EXPECT_EQ(reader.num_targets(1), brief.size() - 1);
+}
+
+TEST_F(Corpus, TruncationDropsDocumentsWhoseTextIsCutOff) {
+  const fs::path file =
+      write("a.jsonl", R"({"p": "Il treno parte quando il sole dorme.", "text": "Sì."})"
+                       "\n"
+                       R"({"p": "Il", "text": " treno parte quando il sole dorme."})");
+  EncodeOptions options = unpacked(PromptTemplate("{prompt}{text}"));
+  options.documents.prompt_field = "p";
+  options.mask_prompt = options.truncate = true;
+  options.sequence_length = 8;
+  const EncodeResult result = encode({file}, options);
+  EXPECT_EQ(result.num_cut, 2u);
+  EXPECT_EQ(result.num_idle, 1u);
+  ASSERT_EQ(result.training.num_sequences, 1u);
+  EXPECT_EQ(sequences()[0].back(), 2);
+}
+
+TEST_F(Corpus, ChecksTheOptionsOfTruncation) {
+  const fs::path file = write("a.txt", "Prší.\n");
+  const auto refused = [&](const EncodeOptions& options, const std::string& part) {
+    expect_error(ErrorKind::kUsage, part, [&] { encode({file}, options); });
+  };
+  refused({.packed = true, .truncate = true}, "--no-pack");
+  refused({.packed = false, .pad_id = 0}, "--truncate");
+  refused({.packed = false, .truncate = true, .pad_id = 500}, "expected an id 0 to 499");
+  refused({.packed = false, .truncate = true, .pad_id = -1}, "expected an id 0 to 499");
+}
+
 TEST_F(Corpus, WritesTheSameBytesForAnyNumberOfThreads) {
   const fs::path file = many(20000);  // more than one chunk
   const auto run = [&](int threads, const std::string& name) {

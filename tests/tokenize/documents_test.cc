@@ -93,6 +93,21 @@ TEST_F(Documents, UnescapesJsonlTextsAndSkipsBlankTexts) {
               ElementsAre("b"));
 }
 
+TEST_F(Documents, ALimitCountsTheDocumentsOfAllInputs) {
+  const fs::path a = write("a.txt", "uno\n\n\ndue\n"), b = write("b.txt", "tre\n\nquattro\n");
+  const auto limited = [&](uint64_t limit) {
+    DocumentReader reader({a, b}, {.limit = limit});
+    std::vector<std::string> all;
+    for (Document document; reader.next(document);) all.push_back(document.text);
+    EXPECT_FALSE(reader.next(*std::make_unique<Document>())) << "a reader that has ended goes on";
+    return all;
+  };
+  EXPECT_THAT(limited(1), ElementsAre("uno"));
+  EXPECT_THAT(limited(3), ElementsAre("uno", "due", "tre"));
+  EXPECT_THAT(limited(9), ElementsAre("uno", "due", "tre", "quattro"));
+  EXPECT_THAT(limited(0), ElementsAre("uno", "due", "tre", "quattro"));
+}
+
 TEST_F(Documents, FormatOptionOverridesTheFileName) {
   const fs::path file = write("a.txt", R"({"text": "a"})");
   EXPECT_THAT(texts({file}, {.format = InputFormat::kJsonl}), ElementsAre("a"));

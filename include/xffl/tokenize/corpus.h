@@ -48,7 +48,9 @@ struct EncodeOptions {
   uint64_t vocab_size = 0;  // for ids without a tokenizer
   uint64_t sequence_length = 2048;
   bool packed = true;
-  int num_threads = 0;  // 0: one per available CPU
+  bool truncate = false;          // unpacked: a longer document is cut, to one sequence
+  std::optional<int32_t> pad_id;  // with truncate: fills shorter sequences, without loss
+  int num_threads = 0;            // 0: one per available CPU
   std::optional<ValidationSplit> validation;
 };
 
@@ -57,14 +59,15 @@ struct EncodeResult {
   std::optional<tokens::ShardInfo> validation;
   uint64_t num_documents = 0;
   uint64_t num_tokens = 0;  // of all documents, with the tokens dropped at a packed shard's end
-  uint64_t num_cut = 0;     // unpacked: documents longer than a sequence, cut into pieces
+  uint64_t num_cut = 0;     // unpacked: documents longer than a sequence, cut into pieces or off
   uint64_t num_idle = 0;    // unpacked and masked: dropped pieces without a target
 };
 
 /// Encodes text or JSONL. Unpacked, a document longer than sequence_length becomes pieces of at
-/// most sequence_length tokens. `mask_prompt` changes no id; the targets are EOS and each token
-/// with a byte of {text} or of the template after {text}. Throws kRejected, kCorrupt (with
-/// file:line), kUsage, kIo; an error leaves no output.
+/// most sequence_length tokens; with `truncate`, its first tokens and EOS become one sequence, as
+/// with truncation=True in HF's tokenizers. `mask_prompt` changes no id; the targets are EOS and
+/// each token with a byte of {text} or of the template after {text}. Throws kRejected, kCorrupt
+/// (with file:line), kUsage, kIo; an error leaves no output.
 EncodeResult encode_corpus(const Tokenizer& tokenizer,
                            const std::vector<std::filesystem::path>& inputs,
                            const std::filesystem::path& output, const EncodeOptions& options,

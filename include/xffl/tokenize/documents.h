@@ -1,4 +1,5 @@
-// Documents of text and JSONL files, one at a time, in order, and the prompt around each document.
+// Documents of files in several formats, one at a time, in order, and the prompt around each
+// document.
 //
 // Text must be UTF-8. The reader drops a byte order mark and carriage returns at the ends of lines,
 // and skips blank documents (a blank line of ids is an error). Every error names file:line.
@@ -20,6 +21,11 @@ enum class InputFormat {
   kIds,    // one JSON array of token ids per line
 };
 
+/// The names of the formats in --format; `only_text`: without the formats that hold no text.
+std::vector<std::string> format_names(bool only_text);
+/// Throws kUsage.
+InputFormat format_named(std::string_view name);
+
 /// The unit of a text file that makes a document.
 enum class DocumentUnit { kLine, kParagraph, kFile };  // kParagraph: lines up to a blank line
 
@@ -28,6 +34,7 @@ struct DocumentOptions {
   DocumentUnit unit = DocumentUnit::kParagraph;
   std::string text_field = "text";
   std::string prompt_field;  // JSONL: the prompt that the text answers; empty: no prompts
+  uint64_t limit = 0;        // the reader ends after as many documents of all inputs; 0: no limit
 };
 
 struct Document {
@@ -42,32 +49,30 @@ struct Document {
 /// The maximum size of a document and of a line; it bounds the memory.
 inline constexpr uint64_t kMaxDocumentBytes = uint64_t{64} << 20;
 
+class FormatReader;
+
 class DocumentReader {
  public:
   /// Checks all inputs. Throws kNotFound, kUsage (no input, or not a regular file).
   DocumentReader(std::vector<std::filesystem::path> inputs, DocumentOptions options);
   ~DocumentReader();
 
-  /// Reads the next document; returns false after the last document. Throws kCorrupt: not UTF-8,
-  /// not JSON, a missing field, too large; kUsage for a prompt field with an input that is not
-  /// JSONL.
+  /// Reads the next document; returns false after the last document or the limit. Throws kCorrupt:
+  /// not UTF-8, not JSON, a missing field, too large; kUsage for a prompt field with an input that
+  /// is not JSONL.
   bool next(Document& document);
 
   uint64_t bytes_read() const;
   uint64_t total_bytes() const { return total_bytes_; }
 
  private:
-  bool next_of_file(Document& document);
-  bool next_line(Document& document);
-  bool next_block(Document& document);
-
   std::vector<std::filesystem::path> inputs_;
   DocumentOptions options_;
   uint64_t total_bytes_ = 0;
   uint64_t finished_bytes_ = 0;
+  uint64_t num_documents_ = 0;
   size_t next_input_ = 0;
-  struct OpenFile;
-  std::unique_ptr<OpenFile> file_;
+  std::unique_ptr<FormatReader> file_;
 };
 
 /// A document in its prompt; the prompt ends at `text_begin`.
