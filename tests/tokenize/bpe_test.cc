@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <thread>
 
@@ -114,6 +115,30 @@ TEST_F(Bpe, SpansHaveTheSameIdsAndCoverTheText) {
   }
 }
 
+TEST_F(Bpe, NormalizesTextBetweenAddedTokens) {
+  Json json = golden();
+  json["normalizer"] = {{"type", "NFC"}};
+  for (Json& token : json["added_tokens"]) token["normalized"] = false;
+  const Tokenizer tokenizer(save(json));
+  const std::string text = "xe\u0301<|pad|>\u212b perche\u0301!";
+  EXPECT_EQ(tokenizer.encode(text), tokenizer.encode("x\u00e9<|pad|>\u00c5 perch\u00e9!"));
+  // A token of a changed stretch spans the stretch: "e" with its mark, and the sign of Angstrom.
+  Ids ids;
+  size_t covered = 0;
+  for (const TokenSpan& span : tokenizer.encode_spans(text)) {
+    ids.push_back(span.id);
+    EXPECT_LE(span.begin, covered);
+    EXPECT_GT(span.end, span.begin);
+    covered = std::max<size_t>(covered, span.end);
+    for (const size_t inside : {2, 3, 12, 13, 21, 22}) {
+      EXPECT_NE(span.begin, inside);
+      EXPECT_NE(span.end, inside);
+    }
+  }
+  EXPECT_EQ(ids, tokenizer.encode(text));
+  EXPECT_EQ(covered, text.size());
+}
+
 TEST_F(Bpe, EncodesTheSameInSeveralThreads) {
   std::vector<std::string> failures(4);
   {
@@ -215,7 +240,8 @@ TEST_F(Bpe, NamesUnsupportedSettings) {
     json[Json::json_pointer(pointer)] = std::move(value);
     expect_rejected(ErrorKind::kUnsupported, part, json);
   };
-  unsupported("normalizer 'NFC'", "/normalizer", {{"type", "NFC"}});
+  unsupported("normalizer 'NFKC'", "/normalizer", {{"type", "NFKC"}});
+  unsupported("an added token that is normalized ('word')", "/normalizer", {{"type", "NFC"}});
   unsupported("model 'Unigram'", "/model/type", "Unigram");
   unsupported("model.ignore_merges with byte_fallback", "/model/byte_fallback", true);
   unsupported("model.end_of_word_suffix", "/model/end_of_word_suffix", "</w>");

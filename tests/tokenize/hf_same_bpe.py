@@ -198,8 +198,9 @@ def compare_masks(program, folder, tokenizer, words, rng):
     """The targets are the tokens that, by HF's offsets, have a character of the completion."""
     pairs = [(mixed_text(rng.randint(1, 60), seed, words), mixed_text(rng.randint(1, 60), 1000 + seed, words)) for seed in range(1, 500)]
     pairs = [(prompt, text) for prompt, text in pairs if text.strip(" \t\r\n\f\v")]
-    if tokenizer.normalizer is not None:  # HF gives a character to the prompt whose mark begins the completion
-        pairs = [(prompt, text) for prompt, text in pairs if not unicodedata.category(text[0]).startswith("M")]
+    if tokenizer.normalizer is not None:  # HF gives some changed characters at the border to the prompt
+        pairs = [(prompt, text) for prompt, text in pairs if not unicodedata.category(text[0]).startswith("M")
+                 and unicodedata.normalize("NFC", text[0]) == text[0]]
     source, shard = folder / "pairs.jsonl", folder / "pairs.tokens"
     source.write_text("".join(json.dumps({"p": prompt, "c": text}) + "\n" for prompt, text in pairs), encoding="utf-8")
     run(program, "encode", "--tokenizer", folder, "--input", source, "--output", shard, "--no-pack", "--no-eos", "--mask-prompt",
