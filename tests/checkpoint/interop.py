@@ -26,10 +26,15 @@ CONFIGS = {
     "llama3": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                 "original_max_position_embeddings": 64},
                "rope_theta": 500000.0, "eos_token_id": [5, 6], "bos_token_id": 4},
+    "mistral": {"model_type": "mistral", "num_key_value_heads": 2, "sliding_window": 48, "head_dim": 10},
+    "mistral_without_window": {"model_type": "mistral", "num_key_value_heads": 4, "sliding_window": None, "head_dim": 8},
+    "qwen2": {"model_type": "qwen2", "num_key_value_heads": 2, "tie_word_embeddings": True, "eos_token_id": 7},
+    "qwen3": {"model_type": "qwen3", "num_key_value_heads": 2, "attention_bias": True},
 }
 KEYS = ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
         "head_dim", "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings", "attention_bias", "mlp_bias",
-        "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", "hidden_act", "attention_dropout"]
+        "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", "hidden_act", "attention_dropout", "sliding_window",
+        "use_sliding_window", "layer_types"]
 
 
 def run(*arguments):
@@ -73,7 +78,7 @@ def check_python_to_cpp(folder):
 
 def rope(config):
     """(theta, scaling) in either dialect of transformers."""
-    settings = dict(getattr(config, "rope_parameters", None) or config.rope_scaling or {})
+    settings = dict(getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {})
     theta = settings.pop("rope_theta", None) or config.rope_theta
     settings.pop("type", None)
     return theta, {key: value for key, value in settings.items() if value != "default"}
@@ -83,7 +88,7 @@ def make_config(changes):
     base = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4,
             "max_position_embeddings": 512}
     changes = json.loads(json.dumps(changes))
-    return transformers.LlamaConfig(**(base | changes))
+    return transformers.AutoConfig.for_model(**({"model_type": "llama"} | base | changes))
 
 
 def check_config(name, folder):
@@ -92,8 +97,9 @@ def check_config(name, folder):
     ours = folder / "ours"
     ours.mkdir()
     (ours / "config.json").write_text(run("config", folder / "theirs"))
-    read = transformers.LlamaConfig.from_pretrained(ours)
-    for key in KEYS:
+    read = transformers.AutoConfig.from_pretrained(ours)
+    assert type(read) is type(theirs)
+    for key in (key for key in KEYS if hasattr(theirs, key)):
         assert getattr(read, key) == getattr(theirs, key), f"{name}: {key}: {getattr(read, key)} != {getattr(theirs, key)}"
     assert rope(read) == rope(theirs), f"{name}: {rope(read)} != {rope(theirs)}"
     assert run("config", ours) == (ours / "config.json").read_text()
