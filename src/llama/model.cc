@@ -81,12 +81,15 @@ Model::Model(checkpoint::LlamaConfig config, std::vector<Weight> weights, ModelO
     if (i == 0 || specs[i].unit != specs[i - 1].unit) unit_begins_.push_back(i);
   unit_begins_.push_back(specs.size());
   if (options_.end_unit == 0) options_.end_unit = num_units();
-  if (is_tied() && !(has_embedding() && has_head())) {
-    throw Error(
-        ErrorKind::kUnsupported,
-        "tie_word_embeddings: the head of this model is its embedding, so they cannot be on "
-        "different pipeline stages: use pipeline stages 1");
+  if (is_tied() && !has_embedding()) {
+    head_copy_ = std::make_unique<Weight>();
+    head_ = head_copy_.get();
   }
+}
+
+void Model::use_embedding(UnitUse use, const std::function<void(Weight& embedding)>& work) {
+  const UseOfUnit in_use(options_.hooks, 0, use);
+  work(*embedding_);
 }
 
 std::span<Weight> Model::weights(int unit) {

@@ -72,6 +72,7 @@ std::optional<Evaluation> evaluate(const LoadedModel& model, const Dataset& data
                                    const std::function<bool()>& should_stop) {
   at::Tensor sums_S = at::zeros({static_cast<int64_t>(data.size())},
                                 at::TensorOptions().dtype(at::kDouble).device(device));
+  if (model.tied_head) model.tied_head->copy_values();
   if (!add_sums(model, data, batch_size, pipeline, device, sums_S, should_stop))
     return std::nullopt;
   pipeline.data().all_reduce(sums_S);

@@ -209,6 +209,20 @@ void read_all(const ParameterSource& source, const std::vector<llama::ParameterS
   parameters.refresh_compute(parameters.copies_on_host());
 }
 
+// Makes the tied head of a pipeline's first and last stage. The head has gradients if the embedding
+// is trained.
+void make_tied_head(LoadedModel& loaded, const LoadOptions& options) {
+  const bool is_end = options.stage == 0 || options.stage + 1 == options.num_stages;
+  if (!loaded.config.tie_word_embeddings || options.num_stages == 1 || !is_end) return;
+  const bool is_trained =
+      options.with_gradients && !loaded.specs.empty() && loaded.specs.front().unit == 0;
+  const shard::FlatOptions flat = flat_options(options, !is_trained);
+  loaded.tied_head =
+      std::make_unique<TiedHead>(*loaded.model, *options.groups.stages,
+                                 at::TensorOptions().device(flat.device).dtype(flat.compute_dtype),
+                                 is_trained ? std::optional(flat.gradient_dtype) : std::nullopt);
+}
+
 // Throws kRejected if options.adapter is set and does not match options.lora or the model.
 void check_adapter(const LoadOptions& options, const checkpoint::LlamaConfig& config) {
   if (options.adapter.empty()) return;
@@ -318,6 +332,7 @@ LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& o
   loaded.model->set_hooks(make_hooks(loaded));
   read_all(ParameterSource(folder, options), loaded.specs, *loaded.parameters);
   if (loaded.frozen) read_all(ParameterSource(folder), loaded.frozen_specs, *loaded.frozen);
+  make_tied_head(loaded, options);
   return loaded;
 }
 

@@ -83,6 +83,12 @@ int64_t logits_bytes(const checkpoint::LlamaConfig& config, const job::TrainingS
   return rows * config.vocab_size * width_of(training.precision);
 }
 
+// The last of several stages copies a tied head.
+bool has_tied_copy(const checkpoint::LlamaConfig& config, const StageLoad& stage) {
+  return config.tie_word_embeddings && stage.units.first > 0 &&
+         stage.units.end > config.num_layers + 1;
+}
+
 // CUDA's context and LibTorch's kernels, which CUDA loads at their first use.
 constexpr int64_t kContextBytes = 700 << 20;
 // On Hopper cuBLAS and cuBLASLt each have a workspace of 32 MiB for each thread that multiplies:
@@ -167,6 +173,11 @@ MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatL
   const int64_t gradient_width = width_of(training.gradient_dtype);
   const bool gradients_split = split && sharded.gradients;
   plan.gradients = (gradients_split ? part : whole) * gradient_width;
+  if (has_tied_copy(config, stage)) {
+    const int64_t copy = config.vocab_size * config.hidden_size;
+    plan.parameters += copy * width;
+    plan.gradients += copy * gradient_width;
+  }
   if (transient) plan.buffers += pooled_elements(layout) * width;
   if (gradients_split) plan.buffers += pooled_elements(layout) * gradient_width;
   if (split && device.is_cpu()) plan.buffers += pooled_elements(layout) * gradient_width;

@@ -20,6 +20,9 @@ std::vector<double> unit_costs(const checkpoint::LlamaConfig& config) {
   for (const llama::ParameterSpec& spec : llama::parameter_specs(config))
     if (spec.unit != 0 && spec.is_matrix())
       costs[static_cast<size_t>(spec.unit)] += static_cast<double>(spec.num_elements());
+  // A tied head is a copy of the embedding in the last stage.
+  if (config.tie_word_embeddings)
+    costs.back() += static_cast<double>(config.vocab_size * config.hidden_size);
   const double block = costs[1];
   for (double& cost : costs) cost /= block;
   return costs;
@@ -74,13 +77,6 @@ std::vector<UnitRange> stage_units(const checkpoint::LlamaConfig& config, int nu
                                         " units (the embedding, " +
                                         std::to_string(config.num_layers) +
                                         " blocks, the head): use at most one stage per unit");
-  }
-  if (config.tie_word_embeddings) {
-    throw Error(
-        ErrorKind::kUnsupported,
-        "training.pipeline.stages is " + std::to_string(num_stages) +
-            ", but this model shares the weights of head and embedding (tie_word_embeddings), "
-            "which would be on different stages: use 1 stage");
   }
   const double fastest = best_cut(costs, num_stages, kNever, false).value;
   return best_cut(costs, num_stages, fastest * (1 + 1e-9), true).stages;

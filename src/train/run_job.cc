@@ -207,7 +207,10 @@ class JobRun {
                                   data_->dataset().longest(), {units, in_flight}, context_.device);
     if (!outline.frozen_specs.empty())
       add_frozen(plan, layout_of(outline.frozen_specs), training, context_.device);
-    add_communicators(plan, num_communicators(), context_.device);
+    const bool is_end = pipeline_->is_first() || pipeline_->is_last();
+    const bool has_tied_head =
+        outline.config.tie_word_embeddings && pipeline_->num_stages() > 1 && is_end;
+    add_communicators(plan, num_communicators() + (has_tied_head ? 1 : 0), context_.device);
     return plan;
   }
 

@@ -59,6 +59,10 @@ class StageStep {
   // stage returns the sum of the NLL, a float64 scalar on the device; other stages return an
   // undefined tensor.
   at::Tensor run(job::PipelineSchedule schedule) {
+    if (model_.tied_head) {
+      model_.tied_head->copy_values();
+      model_.tied_head->begin_step();
+    }
     const std::vector<PipelineAction> actions = pipeline_schedule(
         schedule, pipeline_.stage(), pipeline_.num_stages(), micro_batches_.count);
     for (size_t i = 0; i < actions.size(); ++i) {
@@ -68,6 +72,7 @@ class StageStep {
     }
     model_.model->set_dropout_seed({});
     micro_batches_.between();
+    if (pipeline_.is_last()) add_tied_gradient();
     pipeline_.finish_sending();
     return nll_sum_;
   }
@@ -95,8 +100,13 @@ class StageStep {
   void run_action(const PipelineAction& action, bool last_backward) {
     model_.model->set_dropout_seed(micro_batches_.dropout_seed(action.micro_batch));
     if (action.kind == PipelineAction::Kind::kForward) return forward(action.micro_batch);
+    if (last_backward && pipeline_.is_first()) add_tied_gradient();
     model_.parameters->set_last_micro_batch(last_backward);
     backward(action.micro_batch);
+  }
+
+  void add_tied_gradient() {
+    if (model_.tied_head) model_.tied_head->add_gradient(*model_.parameters);
   }
 
   at::Tensor take(Incoming& incoming) {

@@ -145,8 +145,52 @@ def test_unsupported_settings_are_rejected_by_name(setting, name):
     assert all(expected in output for output in outcome.output), outcome.output
 
 
-def test_a_tied_head_is_rejected(setting, tmp_path):
-    base_hash = harness.make_model(tmp_path / "base", tie_word_embeddings=True)
-    job = harness.make_job(tmp_path / "job", tmp_path / "base", base_hash, setting.tokens, pipeline=pipeline(2))
-    outcome = harness.train(job, 2, check=False)
-    assert outcome.report is None and all("tie_word_embeddings" in output for output in outcome.output)
+TIED = {
+    "two_stages": (2, dict(pipeline=pipeline(2))),
+    "four_stages_gpipe": (4, dict(pipeline=pipeline(4, "gpipe"))),
+    "data_ranks_sharded": (4, dict(pipeline=pipeline(2), sharding="optimizer")),
+    "one_micro_batch": (2, dict(pipeline=pipeline(2), micro_batch_size=12)),
+    "recompute_offload": (2, dict(pipeline=pipeline(2), recompute="full", offload="optimizer")),
+}
+
+
+@pytest.fixture(scope="module")
+def tied(setting):
+    """A tied model, a job of it, and its training without a pipeline."""
+    folder = setting.folder / "tied"
+    base_hash = harness.make_model(folder / "base", **{**harness.variants()["qwen3_tied"], "num_hidden_layers": 4})
+
+    def train(name, world_size, **changes):
+        path = harness.make_job(folder / name, folder / "base", base_hash, setting.tokens, [("it", setting.validation)],
+                                **{**dict(steps=20, batch_size=12, micro_batch_size=2, learning_rate=2e-3, weight_decay=0.1), **changes})
+        return harness.train(path, world_size)
+
+    return train, train("alone", 1)
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_a_tied_head_has_the_losses_of_one_stage(tied, name):
+    """Head and embedding add their gradients in another order: equal up to float32's rounding."""
+    train, expected = tied
+    world_size, changes = TIED[name]
+    found = train(name, world_size, **changes)
+    assert expected.losses[-1] < expected.losses[0] - 0.3
+    for mine, theirs in zip(found.metrics, expected.metrics, strict=True):
+        assert harness.relative(mine["loss"], theirs["loss"]) < 1e-5
+        assert harness.relative(mine["grad_norm"], theirs["grad_norm"]) < 1e-4
+    for mine, theirs in zip(found.report["validation"], expected.report["validation"], strict=True):
+        assert harness.relative(mine["nll_before"], theirs["nll_before"]) < 1e-6
+        assert harness.relative(mine["nll_after"], theirs["nll_after"]) < 1e-5
+    from safetensors.torch import load_file
+    mine, theirs = (load_file(each.folder / "update" / "model.safetensors") for each in (found, expected))
+    assert mine.keys() == theirs.keys() and "lm_head.weight" not in mine
+    for key, value in mine.items():
+        tolerance = 2e-3 if key.endswith("k_proj.bias") else 2e-4
+        assert (value - theirs[key]).norm() < tolerance * theirs[key].norm(), key
+
+
+def test_a_tied_head_is_near_in_bf16(tied):
+    train, expected = tied
+    found = train("bf16", 2, precision="bf16", pipeline=pipeline(2))
+    for mine, theirs in zip(found.losses, expected.losses, strict=True):
+        assert harness.relative(mine, theirs) < 0.02

@@ -52,8 +52,7 @@ struct ModelOptions {
   UnitHooks hooks;
   Recompute recompute = Recompute::kNone;
   /// This process works on units [first_unit, end_unit), other pipeline stages on the other units;
-  /// end_unit 0 means all units. A tied head and its embedding must be in one stage (else
-  /// kUnsupported).
+  /// end_unit 0 means all units. A tied head without its embedding needs head_copy().
   int first_unit = 0;
   int end_unit = 0;
   /// Adds an adapter to the linear layers that the configuration names.
@@ -82,6 +81,12 @@ class Model {
   std::span<Weight> adapter_weights();
   void set_hooks(UnitHooks hooks) { options_.hooks = std::move(hooks); }
 
+  /// The last stage's own copy of a tied head whose embedding is on another stage, null in all
+  /// other cases. The caller sets the values, and the gradient of a trained head.
+  Weight* head_copy() { return head_copy_.get(); }
+  /// Calls `work` with the embedding, between the hooks of unit 0.
+  void use_embedding(UnitUse use, const std::function<void(Weight& embedding)>& work);
+
   /// Each Pass calls the hook; an empty hook is never called.
   void set_phase_hook(PhaseHook hook) { phase_hook_ = std::move(hook); }
 
@@ -105,7 +110,7 @@ class Model {
     if (phase_hook_) phase_hook_(phase);
   }
   int head_unit() const { return num_units() - 1; }
-  bool is_tied() const { return head_ == nullptr; }
+  bool is_tied() const { return head_ == nullptr && has_head(); }
   Weight& head() { return head_ != nullptr ? *head_ : *embedding_; }
   at::Tensor embed(const at::Tensor& tokens_BT);
   at::Tensor trunk(at::Tensor x_BTD, const Documents& documents);
@@ -123,7 +128,8 @@ class Model {
   std::unique_ptr<LoraDropout> dropout_;  // blocks point to it
   Weight* embedding_ = nullptr;
   Weight* final_norm_ = nullptr;
-  Weight* head_ = nullptr;  // null when tied to the embedding
+  Weight* head_ = nullptr;  // null when tied to the embedding of this stage
+  std::unique_ptr<Weight> head_copy_;
   at::Tensor frequencies_F_;
   PhaseHook phase_hook_;
   RopeTable rope_table_;

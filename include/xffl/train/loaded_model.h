@@ -22,6 +22,7 @@
 #include "xffl/shard/flat_parameters.h"
 #include "xffl/train/dataset.h"
 #include "xffl/train/pipeline.h"
+#include "xffl/train/tied_head.h"
 
 namespace xffl::train {
 
@@ -78,6 +79,8 @@ struct LoadedModel {
   std::vector<llama::ParameterSpec> frozen_specs;
   std::unique_ptr<shard::FlatParameters> frozen;  // null without frozen parameters
   std::unique_ptr<llama::Model> model;
+  /// Set in the first and the last of several stages if the head is tied.
+  std::unique_ptr<TiedHead> tied_head;
 
   /// An uninitialized tensor for this batch's activations between two blocks (B x T x hidden).
   at::Tensor activation_for(const Batch& batch) const;

@@ -33,7 +33,7 @@ struct UnitRange {
 /// solutions the least sum of squared stage costs wins, then fewer units in early stages, which
 /// keep most activations.
 ///
-/// Throws kConfig if there are more stages than units, kUnsupported for a tied head.
+/// Throws kConfig if there are more stages than units.
 std::vector<UnitRange> stage_units(const checkpoint::LlamaConfig& config, int num_stages);
 
 /// A pass of a stage. With either schedule, each weight's gradient adds up in the order of
