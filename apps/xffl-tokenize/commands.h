@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "xffl/tokenize/documents.h"
@@ -33,7 +34,11 @@ struct InputFlags {
   std::string unit = "paragraph";
   std::string text_field = "text";
   std::string prompt_field;
+  std::string messages_field = "messages";
   uint64_t limit = 0;
+  std::string id_type = "uint16";
+  std::optional<int32_t> end_id;
+  std::optional<uint64_t> row_ids;
 
   void add_to(CLI::App& command, bool with_ids);
   std::vector<std::filesystem::path> paths() const { return {inputs.begin(), inputs.end()}; }

@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/tokenize/chat.h"
 #include "xffl/tokenize/corpus.h"
 
 namespace xffl::app {
@@ -108,6 +109,7 @@ struct EncodeFlags {
 tokenize::EncodeOptions options_of(const EncodeFlags& flags) {
   tokenize::EncodeOptions options = flags.options;
   options.documents = flags.input.options();
+  if (!options.documents.whole_rows) options.documents.row_ids = options.sequence_length;
   if (options.truncate) options.packed = false;
   const bool has_prompts = !flags.input.prompt_field.empty();
   if (has_prompts && flags.prompt.empty()) {
@@ -156,18 +158,22 @@ void print_result(const EncodeFlags& flags, const tokenize::EncodeResult& result
 }
 
 void encode(const EncodeFlags& flags) {
-  const bool ids = flags.input.format == "ids";
+  const bool ids = tokenize::holds_ids(tokenize::format_named(flags.input.format));
   const tokenize::EncodeOptions options = options_of(flags);
   if (!ids && flags.tokenizer.empty()) {
-    throw Error(ErrorKind::kUsage, "text needs --tokenizer FILE; ids need --format ids");
+    throw Error(ErrorKind::kUsage, "text needs --tokenizer FILE; ids need --format ids or bin");
   }
   if (!ids && options.vocab_size != 0) {
-    throw Error(ErrorKind::kUsage,
-                "--vocab-size needs --format ids; for text, the tokenizer determines the size");
+    throw Error(
+        ErrorKind::kUsage,
+        "--vocab-size needs --format ids or bin; for text, the tokenizer determines the size");
   }
+  if (options.documents.format == tokenize::InputFormat::kChat && !flags.prompt.empty())
+    throw Error(ErrorKind::kUsage, "--format chat excludes --template: use --chat-template");
   if (ids && (!flags.tokenizer.empty() || !flags.prompt.empty())) {
-    throw Error(ErrorKind::kUsage,
-                "--format ids excludes --tokenizer and --template: ids are stored unchanged");
+    throw Error(
+        ErrorKind::kUsage,
+        "--format ids and bin exclude --tokenizer and --template: ids are stored unchanged");
   }
   ProgressLine line;
   const auto progress = [&line](const tokenize::Progress& now) { line.show(now); };
@@ -202,7 +208,8 @@ void add_validation_flags(CLI::App& command, EncodeFlags& flags) {
 
 void add_encode_command(CLI::App& app) {
   auto flags = std::make_shared<EncodeFlags>();
-  CLI::App* command = app.add_subcommand("encode", "Encode text, JSONL or ids as a token shard");
+  CLI::App* command =
+      app.add_subcommand("encode", "Encode text, conversations or ids as a token shard");
   flags->input.add_to(*command, true);
   command->add_option("--tokenizer", flags->tokenizer,
                       "Path of a tokenizer.model or tokenizer.json, or of their folder");
@@ -215,6 +222,10 @@ void add_encode_command(CLI::App& app) {
       "--prompt-field", flags->input.prompt_field,
       "Field of a JSONL object with the prompt of its text: {prompt} in the template "
       "(default '{prompt}{text}')");
+  command
+      ->add_option("--chat-template", flags->options.chat_template,
+                   "With --format chat: the template of the model's conversations")
+      ->check(CLI::IsMember(tokenize::chat_template_names()));
   command->add_flag("--mask-prompt", flags->options.mask_prompt,
                     "No loss on the tokens before {text}; the ids do not change");
   command->add_flag("--bos,!--no-bos", flags->options.bos, "BOS before each document (default on)");
@@ -228,7 +239,7 @@ void add_encode_command(CLI::App& app) {
   command->add_option("--pad-id", flags->options.pad_id,
                       "With --truncate: fill shorter sequences with this id, without loss");
   command->add_option("--vocab-size", flags->options.vocab_size,
-                      "With --format ids: the size of the vocabulary");
+                      "With --format ids or bin: the size of the vocabulary");
   command->add_flag(
       "--labels", flags->options.with_labels,
       "With --format ids: lines are {\"input_ids\": [...], \"labels\": [...]}, as in HF's "

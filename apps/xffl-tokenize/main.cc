@@ -18,6 +18,23 @@ void InputFlags::add_to(CLI::App& command, bool with_ids) {
       ->capture_default_str();
   command.add_option("--text-field", text_field, "Field of a JSONL object with the text")
       ->capture_default_str();
+  if (with_ids) {
+    command
+        .add_option("--messages-field", messages_field,
+                    "With --format chat: field of a JSONL object with the messages")
+        ->capture_default_str();
+    command.add_option("--id-type", id_type, "With --format bin: the type of an id")
+        ->check(CLI::IsMember({"uint16", "int16", "int32", "uint32"}))
+        ->capture_default_str();
+    CLI::Option* end = command.add_option(
+        "--end-id", end_id, "With --format bin: the id that ends a document, and belongs to it");
+    command
+        .add_option("--row-ids", row_ids,
+                    "With --format bin: the number of ids of a document, if no id ends it "
+                    "(default: --sequence-length)")
+        ->check(CLI::PositiveNumber)
+        ->excludes(end);
+  }
   command.add_option("--documents", limit, "Number of documents to read; 0: all")
       ->capture_default_str();
 }
@@ -33,6 +50,15 @@ tokenize::DocumentOptions InputFlags::options() const {
   options.text_field = text_field;
   options.prompt_field = prompt_field;
   options.limit = limit;
+  options.messages_field = messages_field;
+  static const std::map<std::string, tokenize::IdType> types{{"uint16", tokenize::IdType::kUint16},
+                                                             {"int16", tokenize::IdType::kInt16},
+                                                             {"int32", tokenize::IdType::kInt32},
+                                                             {"uint32", tokenize::IdType::kUint32}};
+  options.id_type = types.at(id_type);
+  options.end_id = end_id;
+  options.whole_rows = row_ids.has_value();
+  if (row_ids) options.row_ids = *row_ids;
   return options;
 }
 

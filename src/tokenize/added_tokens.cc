@@ -42,8 +42,9 @@ void AddedTokens::Tree::add(std::string_view content, uint32_t index) {
   nodes_[node].token = index;
 }
 
+template <class Accepts>
 bool AddedTokens::Tree::find(std::string_view text, size_t from, size_t& begin, size_t& end,
-                             uint32_t& index) const {
+                             uint32_t& index, Accepts accepts) const {
   for (size_t at = from; at < text.size(); ++at) {
     if (only_begin_ >= 0) {
       const void* hit = std::memchr(text.data() + at, only_begin_, text.size() - at);
@@ -59,6 +60,7 @@ bool AddedTokens::Tree::find(std::string_view text, size_t from, size_t& begin, 
       if (it == nodes_[node].next.end()) break;
       node = it->second;
       if (nodes_[node].token < 0) continue;
+      if (!accepts(static_cast<uint32_t>(nodes_[node].token), at, i + 1)) continue;
       found = true;
       begin = at;
       end = i + 1;
@@ -91,11 +93,16 @@ bool AddedTokens::stands_alone(std::string_view text, size_t begin, size_t end) 
 }
 
 void AddedTokens::split_by(const Tree& tree, std::string_view whole, const TextPart& part,
-                           std::vector<TextPart>& parts) const {
+                           std::vector<TextPart>& parts, std::span<const ByteRange> plain) const {
   const std::string_view text = whole.substr(part.begin, part.end - part.begin);
+  const auto accepts = [&](uint32_t token, size_t from, size_t to) {
+    if (plain.empty() || !tokens_[token].special) return true;
+    const auto range = std::ranges::upper_bound(plain, part.begin + from, {}, &ByteRange::end);
+    return range == plain.end() || range->begin >= part.begin + to;
+  };
   size_t done = 0, begin = 0, end = 0;
   uint32_t index = 0;
-  for (size_t from = 0; tree.find(text, from, begin, end, index);) {
+  for (size_t from = 0; tree.find(text, from, begin, end, index, accepts);) {
     from = end;
     const AddedToken& token = tokens_[index];
     if (token.single_word && !stands_alone(text, begin, end)) continue;
@@ -108,18 +115,19 @@ void AddedTokens::split_by(const Tree& tree, std::string_view whole, const TextP
   if (done < text.size()) parts.push_back({part.begin + done, part.end, -1});
 }
 
-void AddedTokens::split(std::string_view text, std::vector<TextPart>& parts) const {
+void AddedTokens::split(std::string_view text, std::vector<TextPart>& parts,
+                        std::span<const ByteRange> plain) const {
   parts.clear();
   if (text.empty()) return;
   const TextPart all{0, text.size(), -1};
   if (normalized_.empty()) {
-    exact_.empty() ? parts.push_back(all) : split_by(exact_, text, all, parts);
+    exact_.empty() ? parts.push_back(all) : split_by(exact_, text, all, parts, plain);
     return;
   }
   std::vector<TextPart> first;
-  split_by(exact_, text, all, first);
+  split_by(exact_, text, all, first, plain);
   for (const TextPart& part : first) {
-    part.id >= 0 ? parts.push_back(part) : split_by(normalized_, text, part, parts);
+    part.id >= 0 ? parts.push_back(part) : split_by(normalized_, text, part, parts, plain);
   }
 }
 

@@ -9,11 +9,13 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "split_pattern.h"
+#include "xffl/tokenize/tokenizer.h"
 
 namespace xffl::tokenize {
 
@@ -41,7 +43,9 @@ class AddedTokens {
 
   const std::vector<AddedToken>& tokens() const { return tokens_; }
   /// Sets `parts` to the parts of `text`, valid UTF-8, in order; an empty text has no parts.
-  void split(std::string_view text, std::vector<TextPart>& parts) const;
+  /// In the ranges of `plain`, ascending, a special token stays text.
+  void split(std::string_view text, std::vector<TextPart>& parts,
+             std::span<const ByteRange> plain = {}) const;
 
  private:
   // The tokens of one search, as a tree of their bytes.
@@ -49,9 +53,11 @@ class AddedTokens {
    public:
     void add(std::string_view content, uint32_t index);
     bool empty() const { return nodes_.size() == 1; }
-    /// Finds the next token at or after `from`: among the tokens at one place, the longest token.
-    bool find(std::string_view text, size_t from, size_t& begin, size_t& end,
-              uint32_t& index) const;
+    /// Finds the next token at or after `from`: among the tokens at one place that `accepts`
+    /// takes, the longest token.
+    template <class Accepts>
+    bool find(std::string_view text, size_t from, size_t& begin, size_t& end, uint32_t& index,
+              Accepts accepts) const;
 
    private:
     struct Node {
@@ -64,7 +70,7 @@ class AddedTokens {
   };
 
   void split_by(const Tree& tree, std::string_view text, const TextPart& part,
-                std::vector<TextPart>& parts) const;
+                std::vector<TextPart>& parts, std::span<const ByteRange> plain) const;
   bool stands_alone(std::string_view text, size_t begin, size_t end) const;
 
   std::vector<AddedToken> tokens_;

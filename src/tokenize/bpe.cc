@@ -205,12 +205,18 @@ class Bpe : public Tokenizer::Model {
 
   /// Sets `parts` to the added tokens in `text` and the texts between added tokens. Throws
   /// kRejected unless `text` is UTF-8.
-  void split(std::string_view text, std::vector<TextPart>& parts) const {
+  void split(std::string_view text, std::vector<TextPart>& parts,
+             std::span<const ByteRange> plain = {}) const {
     if (const size_t bad = find_invalid_utf8(text); bad != text.size())
       throw Error(ErrorKind::kRejected,
                   "the text is not UTF-8 at byte " + std::to_string(bad) + "; expected UTF-8");
-    added_.split(text, parts);
+    added_.split(text, parts, plain);
   }
+
+  std::vector<TokenSpan> encode_spans(std::string_view text) const final {
+    return encode_with_controls(text, {});
+  }
+  const AddedTokens& controls() const final { return added_; }
 
   static TokenSpan span_of(const TextPart& token) {
     return {token.id, static_cast<uint32_t>(token.begin), static_cast<uint32_t>(token.end)};
@@ -227,7 +233,8 @@ class ByteLevelBpe final : public Bpe {
   explicit ByteLevelBpe(BpeSpec spec);
 
   std::vector<int32_t> encode(std::string_view text) const override;
-  std::vector<TokenSpan> encode_spans(std::string_view text) const override;
+  std::vector<TokenSpan> encode_with_controls(std::string_view text,
+                                              std::span<const ByteRange> plain) const override;
   std::string decode(std::span<const int32_t> ids) const override;
 
  private:
@@ -252,8 +259,8 @@ class ByteLevelBpe final : public Bpe {
   };
 
   template <class OnToken, class OnWords>
-  void each_part(std::string_view text, Workspace& workspace, OnToken on_token,
-                 OnWords on_words) const;
+  void each_part(std::string_view text, Workspace& workspace, OnToken on_token, OnWords on_words,
+                 std::span<const ByteRange> plain = {}) const;
   void encode_words(std::string_view text, size_t pattern, Workspace& workspace) const;
   void encode_word(std::string_view word, Workspace& workspace) const;
   size_t word_slot(std::string_view word) const;
@@ -408,8 +415,8 @@ void ByteLevelBpe::encode_words(std::string_view text, size_t pattern, Workspace
 
 template <class OnToken, class OnWords>
 void ByteLevelBpe::each_part(std::string_view text, Workspace& workspace, OnToken on_token,
-                             OnWords on_words) const {
-  split(text, workspace.parts);
+                             OnWords on_words, std::span<const ByteRange> plain) const {
+  split(text, workspace.parts, plain);
   std::string prefixed, normalized;
   for (const TextPart& part : workspace.parts) {
     if (part.id >= 0) {
@@ -436,7 +443,8 @@ std::vector<int32_t> ByteLevelBpe::encode(std::string_view text) const {
   return {ids.begin(), ids.end()};
 }
 
-std::vector<TokenSpan> ByteLevelBpe::encode_spans(std::string_view text) const {
+std::vector<TokenSpan> ByteLevelBpe::encode_with_controls(std::string_view text,
+                                                          std::span<const ByteRange> plain) const {
   Lease workspace(*this);
   std::vector<int32_t>& ids = (*workspace).ids;
   ids.clear();
@@ -454,7 +462,7 @@ std::vector<TokenSpan> ByteLevelBpe::encode_spans(std::string_view text) const {
     }
     ids.clear();
   };
-  each_part(text, *workspace, on_token, on_words);
+  each_part(text, *workspace, on_token, on_words, plain);
   return spans;
 }
 
@@ -475,7 +483,8 @@ class ByteFallbackBpe final : public Bpe {
   explicit ByteFallbackBpe(BpeSpec spec);
 
   std::vector<int32_t> encode(std::string_view text) const override;
-  std::vector<TokenSpan> encode_spans(std::string_view text) const override;
+  std::vector<TokenSpan> encode_with_controls(std::string_view text,
+                                              std::span<const ByteRange> plain) const override;
   std::string decode(std::span<const int32_t> ids) const override;
 
  private:
@@ -567,10 +576,11 @@ std::vector<int32_t> ByteFallbackBpe::encode(std::string_view text) const {
   return ids;
 }
 
-std::vector<TokenSpan> ByteFallbackBpe::encode_spans(std::string_view text) const {
+std::vector<TokenSpan> ByteFallbackBpe::encode_with_controls(
+    std::string_view text, std::span<const ByteRange> plain) const {
   std::vector<TokenSpan> spans;
   std::vector<TextPart> parts;
-  split(text, parts);
+  split(text, parts, plain);
   for (const TextPart& part : parts) {
     if (part.id >= 0) {
       spans.push_back(span_of(part));

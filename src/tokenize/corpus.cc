@@ -16,6 +16,7 @@
 #include "xffl/base/json.h"
 #include "xffl/base/resources.h"
 #include "xffl/base/threads.h"
+#include "xffl/tokenize/chat.h"
 
 namespace xffl::tokenize {
 namespace {
@@ -67,7 +68,8 @@ class Output {
         options_(options),
         length_(options.sequence_length),
         writer_(path, options.vocab_size, length_, options.packed,
-                options.mask_prompt || options.with_labels || options.pad_id) {}
+                options.mask_prompt || options.with_labels || options.pad_id ||
+                    options.documents.format == InputFormat::kChat) {}
 
   void add(EncodedDocument&& document, EncodeResult& result) {
     ++result.num_documents;
@@ -148,13 +150,31 @@ class SmallestHashes {
   std::unordered_set<uint64_t> kept_;
 };
 
-// The hash of a document. The documents with a hash below a bound are for validation.
-uint64_t hash_of(uint64_t seed, const Document& document, const EncodeOptions& options) {
+// The hash of a document. The documents with a hash below a bound are for validation. Ids have one
+// form in all formats: little-endian int32, then 0 or 1 for each id if some have no loss.
+uint64_t hash_of(uint64_t seed, const Document& document, const EncodedDocument& encoded,
+                 const EncodeOptions& options) {
+  if (options.documents.holds_ids) {
+    const auto bytes = [](const auto& values) {
+      return std::string(reinterpret_cast<const char*>(values.data()),
+                         values.size() * sizeof values[0]);
+    };
+    std::string form = bytes(encoded.ids);
+    if (std::ranges::count(encoded.is_target, 0) > 0) form += bytes(encoded.is_target);
+    return selection_hash(seed, form);
+  }
+  if (options.documents.format == InputFormat::kChat) {
+    std::string form;
+    for (const ChatMessage& each : document.messages)
+      form += each.role + '\0' + each.content + '\0';
+    return selection_hash(seed, form);
+  }
   if (options.documents.prompt_field.empty()) return selection_hash(seed, document.text);
   return selection_hash(seed, document.prompt + '\0' + document.text);
 }
 
-uint64_t validation_bound(const std::vector<fs::path>& inputs, const EncodeOptions& options) {
+uint64_t validation_bound(const std::vector<fs::path>& inputs, const EncodeOptions& options,
+                          const DocumentEncoder& encode) {
   const ValidationSplit& split = *options.validation;
   if (!split.num_documents) {
     if (!(split.fraction > 0 && split.fraction < 1)) {
@@ -167,7 +187,9 @@ uint64_t validation_bound(const std::vector<fs::path>& inputs, const EncodeOptio
   SmallestHashes smallest(*split.num_documents);
   DocumentReader documents(inputs, options.documents);
   for (Document document; documents.next(document);) {
-    smallest.add(hash_of(split.seed, document, options));
+    const EncodedDocument encoded =
+        options.documents.holds_ids ? encode(document) : EncodedDocument{};
+    smallest.add(hash_of(split.seed, document, encoded, options));
   }
   if (!smallest.overflowed()) {
     throw Error(ErrorKind::kRejected, "the input has " + std::to_string(smallest.size()) +
@@ -228,7 +250,9 @@ Chunk read_chunk(DocumentReader& documents, uint64_t max_bytes) {
   uint64_t num_bytes = 0;
   for (Document document; num_bytes < max_bytes && chunk.documents.size() < kChunkDocuments;) {
     if (!documents.next(document)) break;
-    num_bytes += document.text.size() + document.prompt.size();
+    num_bytes += document.text.size() + document.prompt.size() +
+                 document.ids.size() * sizeof document.ids[0];
+    for (const ChatMessage& each : document.messages) num_bytes += each.content.size();
     chunk.documents.push_back(std::move(document));
   }
   chunk.bytes_read = documents.bytes_read();
@@ -246,8 +270,8 @@ std::vector<Assigned> encode_chunk(const std::vector<Document>& chunk, int num_t
   std::vector<Assigned> assigned(chunk.size());
   parallel_for(chunk.size(), static_cast<size_t>(num_threads), [&](size_t i) {
     assigned[i].document = encode(chunk[i]);
-    assigned[i].for_validation =
-        bound > 0 && hash_of(options.validation->seed, chunk[i], options) < bound;
+    assigned[i].for_validation = bound > 0 && hash_of(options.validation->seed, chunk[i],
+                                                      assigned[i].document, options) < bound;
   });
   return assigned;
 }
@@ -261,7 +285,7 @@ EncodeResult run_pipeline(const std::vector<fs::path>& inputs, const fs::path& o
   check_truncation(options);
   DocumentReader documents(inputs, options.documents);
   check_outputs(inputs, output, options);
-  const uint64_t bound = options.validation ? validation_bound(inputs, options) : 0;
+  const uint64_t bound = options.validation ? validation_bound(inputs, options, encode) : 0;
   Output training(output, options);
   std::optional<Output> validation;
   if (options.validation) validation.emplace(options.validation->output, options);
@@ -310,6 +334,7 @@ void check_options(const Tokenizer& tokenizer, const EncodeOptions& options) {
     fail("--prompt-field is set, but the template has no {prompt}");
   }
   if (options.with_labels) fail("--labels needs --format ids");
+  if (!options.chat_template.empty()) fail("--chat-template needs --format chat");
   if (options.mask_prompt && options.prompt.begins_with_text()) {
     fail(
         "--mask-prompt has nothing to mask: use a --template with a prompt before {text}, or "
@@ -337,6 +362,31 @@ EncodedDocument encode_document(const Tokenizer& tokenizer, const Document& docu
   }
   if (options.eos) add(tokenizer.eos_id(), true);
   return result;
+}
+
+EncodedDocument encode_chat(const Tokenizer& tokenizer, const ChatTemplate& chat,
+                            const Document& document) {
+  const RenderedChat rendered = chat.render(document.messages);
+  EncodedDocument result;
+  auto loss = rendered.loss.begin();
+  for (const TokenSpan& token : tokenizer.encode_with_controls(rendered.text, rendered.plain)) {
+    while (loss != rendered.loss.end() && loss->end <= token.begin) ++loss;
+    const bool is_target = loss != rendered.loss.end() && token.begin < loss->end &&
+                           (token.end > loss->begin || token.begin >= loss->begin);
+    result.ids.push_back(token.id);
+    result.is_target.push_back(is_target ? 1 : 0);
+  }
+  return result;
+}
+
+void check_chat_options(const EncodeOptions& options) {
+  const auto fail = [](const std::string& problem) { throw Error(ErrorKind::kUsage, problem); };
+  if (options.chat_template.empty())
+    fail("--format chat needs --chat-template, the name of the model's template");
+  if (options.mask_prompt || options.with_labels || !options.documents.prompt_field.empty())
+    fail(
+        "--format chat excludes --mask-prompt, --labels and --prompt-field: the loss counts the "
+        "assistant's turns alone");
 }
 
 Json parse_line(const Document& line) {
@@ -394,6 +444,25 @@ EncodedDocument parse_labelled(const Document& line, uint64_t vocab_size) {
 // The ids of a line, for example "[1, 20, 300]", each below `vocab_size`.
 std::vector<int32_t> parse_ids(const Document& line, uint64_t vocab_size) {
   return ids_of(parse_line(line), line, vocab_size);
+}
+
+// The ids of a document that a format other than kIds has read.
+std::vector<int32_t> checked_ids(const Document& document, uint64_t vocab_size) {
+  for (size_t i = 0; i < document.ids.size(); ++i) {
+    if (static_cast<uint64_t>(document.ids[i]) < vocab_size) continue;
+    throw Error(ErrorKind::kCorrupt, document.where() + ": element " + std::to_string(i) + " is " +
+                                         std::to_string(document.ids[i]) +
+                                         ", expected a token id 0 to " +
+                                         std::to_string(vocab_size - 1));
+  }
+  return document.ids;
+}
+
+EncodedDocument read_ids(const Document& document, const EncodeOptions& options) {
+  if (options.documents.format != InputFormat::kIds)
+    return {checked_ids(document, options.vocab_size), {}};
+  if (options.with_labels) return parse_labelled(document, options.vocab_size);
+  return {parse_ids(document, options.vocab_size), {}};
 }
 
 bool is_shard(const fs::path& path) {
@@ -460,9 +529,18 @@ EncodeResult encode_corpus(const Tokenizer& tokenizer,
                            const std::vector<std::filesystem::path>& inputs,
                            const std::filesystem::path& output, const EncodeOptions& options,
                            const ProgressCallback& progress) {
-  check_options(tokenizer, options);
   EncodeOptions own = options;
   own.vocab_size = tokenizer.vocab_size();
+  if (options.documents.format == InputFormat::kChat) {
+    check_chat_options(options);
+    own.bos = own.eos = false;  // the template has its own
+    const ChatTemplate chat(options.chat_template, tokenizer);
+    const auto encode = [&](const Document& document) {
+      return with_context(document.where(), [&] { return encode_chat(tokenizer, chat, document); });
+    };
+    return run_pipeline(inputs, output, own, encode, progress);
+  }
+  check_options(tokenizer, options);
   const auto encode = [&](const Document& document) {
     return with_context(document.where(),
                         [&] { return encode_document(tokenizer, document, options); });
@@ -477,18 +555,19 @@ EncodeResult encode_ids(const std::vector<std::filesystem::path>& inputs,
     throw Error(ErrorKind::kUsage, "ids need --vocab-size, the size of their vocabulary");
   }
   if (options.mask_prompt) throw Error(ErrorKind::kUsage, "--mask-prompt needs text, not ids");
+  if (options.with_labels && options.documents.format == InputFormat::kBin)
+    throw Error(ErrorKind::kUsage, "--labels needs lines with labels: --format bin has none");
   EncodeOptions own = options;
-  own.documents.format = InputFormat::kIds;
+  if (own.documents.format == InputFormat::kAuto) own.documents.format = InputFormat::kIds;
+  own.documents.holds_ids = true;
   own.bos = own.eos = false;
   const auto encode = [&](const Document& line) {
-    EncodedDocument document = own.with_labels
-                                   ? parse_labelled(line, own.vocab_size)
-                                   : EncodedDocument{parse_ids(line, own.vocab_size), {}};
+    EncodedDocument document = read_ids(line, own);
     if (!own.packed && !own.truncate && document.ids.size() > own.sequence_length) {
       throw Error(ErrorKind::kCorrupt, line.where() + ": " + std::to_string(document.ids.size()) +
                                            " ids, a sequence has at most " +
                                            std::to_string(own.sequence_length) +
-                                           " (--sequence-length); --truncate cuts longer lines");
+                                           " (--sequence-length); --truncate cuts longer ones");
     }
     return document;
   };

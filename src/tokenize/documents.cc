@@ -20,16 +20,19 @@ struct Format {
   InputFormat format;
   std::string_view name;
   bool holds_text;
+  bool holds_ids;
   std::vector<std::string_view> extensions;  // of kAuto
   std::unique_ptr<FormatReader> (*open)(const fs::path&, InputFormat, const DocumentOptions&);
 };
 
 const std::vector<Format>& formats() {
   static const std::vector<Format> kFormats{
-      {InputFormat::kAuto, "auto", true, {}, nullptr},
-      {InputFormat::kText, "text", true, {}, read_lines},
-      {InputFormat::kJsonl, "jsonl", true, {".jsonl", ".ndjson"}, read_lines},
-      {InputFormat::kIds, "ids", false, {}, read_lines},
+      {InputFormat::kAuto, "auto", true, false, {}, nullptr},
+      {InputFormat::kText, "text", true, false, {}, read_lines},
+      {InputFormat::kJsonl, "jsonl", true, false, {".jsonl", ".ndjson"}, read_lines},
+      {InputFormat::kIds, "ids", false, true, {}, read_lines},
+      {InputFormat::kBin, "bin", false, true, {}, read_bin},
+      {InputFormat::kChat, "chat", false, false, {}, read_lines},
   };
   return kFormats;
 }
@@ -72,6 +75,8 @@ std::vector<std::string> format_names(bool only_text) {
     if (each.holds_text || !only_text) names.emplace_back(each.name);
   return names;
 }
+
+bool holds_ids(InputFormat format) { return entry_of(format).holds_ids; }
 
 InputFormat format_named(std::string_view name) {
   for (const Format& each : formats())

@@ -24,6 +24,10 @@ class FormatReader {
 std::unique_ptr<FormatReader> read_lines(const std::filesystem::path& path, InputFormat format,
                                          const DocumentOptions& options);
 
+/// Raw ids.
+std::unique_ptr<FormatReader> read_bin(const std::filesystem::path& path, InputFormat format,
+                                       const DocumentOptions& options);
+
 /// True when a text holds nothing but white space.
 bool is_blank(std::string_view text);
 

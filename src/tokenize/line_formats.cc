@@ -1,4 +1,4 @@
-// Formats with one document in one or more lines: text, JSONL, and JSON arrays of ids.
+// Formats of lines: text, JSONL, conversations, and JSON arrays of ids.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -126,6 +126,35 @@ void read_json_line(std::string_view line, const LineReader& lines, const Docume
   document.prompt = field_of(json, lines, options.prompt_field, "--prompt-field");
 }
 
+// {"messages": [{"role": "user", "content": "Ciao"}, ...], ...}
+void read_chat_line(std::string_view line, const LineReader& lines, const DocumentOptions& options,
+                    Document& document) {
+  const Json json = parse_json(line, lines.where(), {.max_bytes = kMaxDocumentBytes});
+  if (!json.is_object())
+    fail(lines, std::string("expected a JSON object, found ") + json.type_name());
+  const std::string& field = options.messages_field;
+  const auto found = json.find(field);
+  if (found == json.end())
+    fail(lines, "no field \"" + field + "\"; the object has: " + keys_of(json) +
+                    " (select a field with --messages-field)");
+  if (!found->is_array() || found->empty())
+    fail(lines, "field \"" + field + "\" should be a list of messages");
+  for (const Json& each : *found) {
+    const std::string where =
+        lines.where() + ": message " + std::to_string(document.messages.size());
+    if (!each.is_object()) throw Error(ErrorKind::kCorrupt, where + " is not a JSON object");
+    JsonObject message(each, where);
+    document.messages.push_back({message.string("role"), message.string("content")});
+    // The model's own template would show a key such as tool_calls.
+    for (const auto& [key, value] : each.items()) {
+      if (key != "role" && key != "content" && !value.is_null())
+        message.fail(key,
+                     "is in no chat template of xffl: remove it, or apply the template with "
+                     "transformers and use --format ids --labels");
+    }
+  }
+}
+
 class LineFormats final : public FormatReader {
  public:
   LineFormats(const fs::path& path, InputFormat format, const DocumentOptions& options)
@@ -157,6 +186,10 @@ bool LineFormats::next_line(Document& document) {
       if (format_ != InputFormat::kIds) continue;
       throw Error(ErrorKind::kCorrupt,
                   document.where() + ": a blank line, expected a JSON array of ids");
+    }
+    if (format_ == InputFormat::kChat) {
+      read_chat_line(line_, lines_, options_, document);
+      return true;
     }
     if (format_ == InputFormat::kJsonl) {
       read_json_line(line_, lines_, options_, document);

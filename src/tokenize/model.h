@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "added_tokens.h"
 #include "tokenizer_json.h"
 #include "xffl/tokenize/tokenizer.h"
 
@@ -18,6 +19,9 @@ class Tokenizer::Model {
   virtual ~Model() = default;
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
   virtual std::vector<TokenSpan> encode_spans(std::string_view text) const = 0;
+  virtual std::vector<TokenSpan> encode_with_controls(std::string_view text,
+                                                      std::span<const ByteRange> plain) const = 0;
+  virtual const AddedTokens& controls() const = 0;  // those with `special` are control tokens
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
 
   uint64_t vocab_size = 0;

@@ -25,6 +25,11 @@ class SentencePieceModel final : public Tokenizer::Model {
     vocab_size = static_cast<uint64_t>(processor_.GetPieceSize());
     bos_id = processor_.bos_id();
     eos_id = processor_.eos_id();
+    std::vector<AddedToken> controls;
+    for (int id = 0; id < processor_.GetPieceSize(); ++id)
+      if (processor_.IsControl(id) && !processor_.IdToPiece(id).empty())
+        controls.push_back({.content = processor_.IdToPiece(id), .id = id, .special = true});
+    controls_.emplace(std::move(controls));
   }
 
   std::vector<int32_t> encode(std::string_view text) const override {
@@ -44,6 +49,25 @@ class SentencePieceModel final : public Tokenizer::Model {
     return spans;
   }
 
+  std::vector<TokenSpan> encode_with_controls(std::string_view text,
+                                              std::span<const ByteRange> plain) const override {
+    std::vector<TextPart> parts;
+    controls_->split(text, parts, plain);
+    std::vector<TokenSpan> spans;
+    for (const TextPart& part : parts) {
+      const auto begin = static_cast<uint32_t>(part.begin);
+      if (part.id >= 0) {
+        spans.push_back({part.id, begin, static_cast<uint32_t>(part.end)});
+        continue;
+      }
+      for (const TokenSpan& each : encode_spans(text.substr(part.begin, part.end - part.begin)))
+        spans.push_back({each.id, begin + each.begin, begin + each.end});
+    }
+    return spans;
+  }
+
+  const AddedTokens& controls() const override { return *controls_; }
+
   std::string decode(std::span<const int32_t> ids) const override {
     std::string text;
     check(processor_.Decode(std::vector<int>(ids.begin(), ids.end()), &text), "decode the ids");
@@ -58,6 +82,7 @@ class SentencePieceModel final : public Tokenizer::Model {
   }
 
   sentencepiece::SentencePieceProcessor processor_;
+  std::optional<AddedTokens> controls_;
 };
 
 bool is_json(std::string_view bytes) {
@@ -114,6 +139,24 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const { return mod
 
 std::vector<TokenSpan> Tokenizer::encode_spans(std::string_view text) const {
   return model_->encode_spans(text);
+}
+
+std::vector<TokenSpan> Tokenizer::encode_with_controls(std::string_view text,
+                                                       std::span<const ByteRange> plain) const {
+  return model_->encode_with_controls(text, plain);
+}
+
+std::optional<int32_t> Tokenizer::control_id(std::string_view spelling) const {
+  for (const AddedToken& token : model_->controls().tokens())
+    if (token.special && token.content == spelling) return token.id;
+  return std::nullopt;
+}
+
+std::string Tokenizer::spelling(int32_t id) const {
+  for (const AddedToken& token : model_->controls().tokens())
+    if (token.special && token.id == id) return token.content;
+  throw Error(ErrorKind::kUnsupported,
+              "token " + std::to_string(id) + " of the tokenizer is no control token");
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids) const {

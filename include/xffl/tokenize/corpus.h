@@ -40,9 +40,10 @@ struct ValidationSplit {
 
 struct EncodeOptions {
   DocumentOptions documents;
-  PromptTemplate prompt;     // has {prompt} exactly when the documents have a prompt field
-  bool mask_prompt = false;  // the loss omits the part before {text}
-  bool with_labels = false;  // for ids: each line has the labels of its ids
+  PromptTemplate prompt;      // has {prompt} exactly when the documents have a prompt field
+  std::string chat_template;  // for InputFormat::kChat: a name of chat_template_names()
+  bool mask_prompt = false;   // the loss omits the part before {text}
+  bool with_labels = false;   // for ids: each line has the labels of its ids
   bool bos = true;
   bool eos = true;
   uint64_t vocab_size = 0;  // for ids without a tokenizer
@@ -63,18 +64,20 @@ struct EncodeResult {
   uint64_t num_idle = 0;    // unpacked and masked: dropped pieces without a target
 };
 
-/// Encodes text or JSONL. Unpacked, a document longer than sequence_length becomes pieces of at
-/// most sequence_length tokens; with `truncate`, its first tokens and EOS become one sequence, as
-/// with truncation=True in HF's tokenizers. `mask_prompt` changes no id; the targets are EOS and
-/// each token with a byte of {text} or of the template after {text}. Throws kRejected, kCorrupt
-/// (with file:line), kUsage, kIo; an error leaves no output.
+/// Encodes text, or conversations by `chat_template` (without `bos` and `eos`, which the template
+/// has itself; the targets are the assistant's turns). Unpacked, a document longer than
+/// sequence_length becomes pieces of at most sequence_length tokens; with `truncate`, its first
+/// tokens and EOS become one sequence, as with truncation=True in HF's tokenizers. `mask_prompt`
+/// changes no id; the targets are EOS and each token with a byte of {text} or of the template after
+/// {text}. Throws kRejected, kCorrupt (with file:line), kUsage, kIo; an error leaves no output.
 EncodeResult encode_corpus(const Tokenizer& tokenizer,
                            const std::vector<std::filesystem::path>& inputs,
                            const std::filesystem::path& output, const EncodeOptions& options,
                            const ProgressCallback& progress);
 
-/// Writes lines of JSON arrays of ids, unchanged. Unpacked, each line is one sequence; throws
-/// kCorrupt with file:line for a line longer than sequence_length or an id out of range.
+/// Writes ids unchanged: lines of JSON arrays, or a file of raw ids. Unpacked, each line or row is
+/// one sequence; throws kCorrupt with its place if it is longer than sequence_length (unless
+/// `truncate`) or an id is out of range.
 /// `with_labels`: lines are objects as in HF's data sets, {"input_ids": [...], "labels": [...]}; a
 /// label is the id at its place, or -100 (no loss).
 EncodeResult encode_ids(const std::vector<std::filesystem::path>& inputs,

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,31 +20,60 @@ enum class InputFormat {
   kText,
   kJsonl,  // one JSON object per line, its text in `text_field`
   kIds,    // one JSON array of token ids per line
+  kBin,    // raw little-endian ids of `id_type`, see DocumentOptions
+  kChat,   // conversations: one JSON object per line, its messages in `messages_field`
 };
 
 /// The names of the formats in --format; `only_text`: without the formats that hold no text.
 std::vector<std::string> format_names(bool only_text);
+/// True for a format of ids.
+bool holds_ids(InputFormat format);
 /// Throws kUsage.
 InputFormat format_named(std::string_view name);
+
+/// The type of the ids in a file of raw ids.
+enum class IdType { kUint16, kInt16, kInt32, kUint32 };
 
 /// The unit of a text file that makes a document.
 enum class DocumentUnit { kLine, kParagraph, kFile };  // kParagraph: lines up to a blank line
 
 struct DocumentOptions {
   InputFormat format = InputFormat::kAuto;
+  bool holds_ids = false;  // the inputs hold ids, not text; encode_ids() sets it
   DocumentUnit unit = DocumentUnit::kParagraph;
   std::string text_field = "text";
   std::string prompt_field;  // JSONL: the prompt that the text answers; empty: no prompts
-  uint64_t limit = 0;        // the reader ends after as many documents of all inputs; 0: no limit
+  std::string messages_field = "messages";  // kChat
+  IdType id_type = IdType::kUint16;         // kBin
+  // kBin: a document ends after this id; none: every `row_ids` ids are a document. A file of rows
+  // whose last row is short is refused if `whole_rows`.
+  std::optional<int32_t> end_id;
+  uint64_t row_ids = 2048;
+  bool whole_rows = false;
+  uint64_t limit = 0;  // the reader ends after as many documents of all inputs; 0: no limit
+};
+
+struct ChatMessage {
+  std::string role;
+  std::string content;
 };
 
 struct Document {
   std::string text;    // kIds: the JSON array
   std::string prompt;  // with a prompt field
+  // The ids of a format that holds ids other than kIds; its text is empty.
+  std::vector<int32_t> ids;
+  std::vector<ChatMessage> messages;  // of a conversation; its text is empty
   std::filesystem::path path;
   uint64_t line = 0;  // the number of the first line, from 1
+  // Without lines: "id" or "row", and the number from 0 is in `line`.
+  std::string_view unit;
 
-  std::string where() const { return path.string() + ":" + std::to_string(line); }
+  /// "file.txt:7" or "file.bin: id 4096".
+  std::string where() const {
+    return path.string() + (unit.empty() ? ":" : ": " + std::string(unit) + " ") +
+           std::to_string(line);
+  }
 };
 
 /// The maximum size of a document and of a line; it bounds the memory.

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +26,11 @@ struct TokenSpan {
   int32_t id = 0;
   uint32_t begin = 0;
   uint32_t end = 0;
+};
+
+struct ByteRange {
+  size_t begin = 0;
+  size_t end = 0;
 };
 
 class Tokenizer {
@@ -48,6 +54,15 @@ class Tokenizer {
   std::vector<int32_t> encode(std::string_view text) const;
   /// The ids of encode() with their places in `text`, which has at most 4 GiB.
   std::vector<TokenSpan> encode_spans(std::string_view text) const;
+  /// The tokens of a text whose control tokens (BOS, <|eot_id|>) come only from outside `plain`,
+  /// ascending ranges: in a plain range the spelling of a control token stays text. Outside, every
+  /// kind of tokenizer recognises the spelling.
+  std::vector<TokenSpan> encode_with_controls(std::string_view text,
+                                              std::span<const ByteRange> plain) const;
+  /// The id of the control token that `spelling` spells, if there is one.
+  std::optional<int32_t> control_id(std::string_view spelling) const;
+  /// The spelling of a control token. Throws kUnsupported.
+  std::string spelling(int32_t id) const;
   /// The text of `ids` without special tokens; bytes that are not a character become U+FFFD.
   /// Thread-safe. Throws kRejected for an id beyond the vocabulary.
   std::string decode(std::span<const int32_t> ids) const;
