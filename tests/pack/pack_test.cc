@@ -46,8 +46,8 @@ TEST(Pack, RoundTripsAnyTwoFilesOfTheSameSize) {
       }
 }
 
-// scripts/check_aarch64.sh compares the recorded hashes of two architectures. Integers only, without
-// the sign of char: floating-point functions and this sign differ between them.
+// scripts/check_aarch64.sh compares the recorded hashes of two architectures. Integers only,
+// without the sign of char: floating-point functions and this sign differ between them.
 TEST(Pack, RecordsTheHashOfItsBytes) {
   std::string before = noise(2 * kBlockBytes + 6, 1), after;
   for (size_t i = 0; i < before.size(); i += 2) {
