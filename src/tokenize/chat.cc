@@ -42,7 +42,7 @@ class ChatTemplate::Builder {
 namespace {
 
 using Messages = std::span<const ChatMessage>;
-using Builder = ChatTemplate::Builder;
+using ChatBuilder = ChatTemplate::Builder;
 
 // The characters that strip() of Python's str removes.
 bool is_stripped(uint32_t c) { return is_white_space(c) || (c >= 0x1c && c <= 0x1f); }
@@ -88,7 +88,7 @@ void check_turns(Messages messages, size_t from) {
   }
 }
 
-void render_llama2(Messages messages, Builder& out) {
+void render_llama2(Messages messages, ChatBuilder& out) {
   check_roles(messages, {"system", "user", "assistant"});
   const bool system = messages[0].role == "system";
   check_turns(messages, system ? 1 : 0);
@@ -107,7 +107,7 @@ void render_llama2(Messages messages, Builder& out) {
   }
 }
 
-void render_llama3_turns(Messages messages, Builder& out) {
+void render_llama3_turns(Messages messages, ChatBuilder& out) {
   for (const ChatMessage& each : messages) {
     const bool loss = each.role == "assistant";
     out.literal("<|start_header_id|>").literal(each.role).literal("<|end_header_id|>\n\n");
@@ -116,13 +116,13 @@ void render_llama3_turns(Messages messages, Builder& out) {
   }
 }
 
-void render_llama3(Messages messages, Builder& out) {
+void render_llama3(Messages messages, ChatBuilder& out) {
   check_roles(messages, {"system", "user", "assistant", "tool", "ipython"});
   out.bos();
   render_llama3_turns(messages, out);
 }
 
-void render_llama31(Messages messages, Builder& out) {
+void render_llama31(Messages messages, ChatBuilder& out) {
   check_roles(messages, {"system", "user", "assistant"});
   const bool system = messages[0].role == "system";
   out.bos().literal("<|start_header_id|>system<|end_header_id|>\n\n");
@@ -131,7 +131,7 @@ void render_llama31(Messages messages, Builder& out) {
   render_llama3_turns(messages.subspan(system ? 1 : 0), out);
 }
 
-void render_chatml(Messages messages, Builder& out) {
+void render_chatml(Messages messages, ChatBuilder& out) {
   check_roles(messages, {"system", "user", "assistant", "tool"});
   for (const ChatMessage& each : messages) {
     out.literal("<|im_start|>").literal(each.role).literal("\n");
@@ -141,7 +141,7 @@ void render_chatml(Messages messages, Builder& out) {
   }
 }
 
-void render_mistral(Messages messages, Builder& out) {
+void render_mistral(Messages messages, ChatBuilder& out) {
   check_roles(messages, {"user", "assistant"});
   check_turns(messages, 0);
   out.bos();
@@ -153,7 +153,7 @@ void render_mistral(Messages messages, Builder& out) {
   }
 }
 
-void render_mistral_v3(Messages messages, Builder& out) {
+void render_mistral_v3(Messages messages, ChatBuilder& out) {
   check_roles(messages, {"user", "assistant"});
   check_turns(messages, 0);
   out.bos();
@@ -167,7 +167,7 @@ void render_mistral_v3(Messages messages, Builder& out) {
 
 struct Template {
   std::string_view name;
-  void (*render)(Messages, Builder&);
+  void (*render)(Messages, ChatBuilder&);
   // The control tokens of BOS and EOS if the tokenizer names no others; empty: not in the template.
   std::string_view bos, eos;
   std::vector<std::string_view> controls;
