@@ -13,6 +13,19 @@ Problem unsupported(const std::string& key, const std::string& message) {
   return Unsupported{key, message};
 }
 
+Problem check_optimizer(const TrainingSpec& training) {
+  const std::string kind(to_string(training.optimizer));
+  if (training.momentum > 0 && training.optimizer != OptimizerKind::kSgd)
+    return unsupported("momentum",
+                       "training.momentum is for the optimizer sgd, but "
+                       "training.optimizer is " +
+                           kind + ": leave it out, or use beta1 of " + kind);
+  if (training.nesterov && training.momentum == 0)
+    return unsupported("nesterov",
+                       "training.nesterov needs training.optimizer sgd and training.momentum");
+  return {};
+}
+
 Problem check_groups(const TrainingSpec& training, int world_size) {
   const RankGroups& groups = training.groups;
   if (groups.count == 1) return {};
@@ -150,6 +163,7 @@ bool is_hybrid(Sharding sharding) {
 
 std::optional<Unsupported> find_unsupported(const TrainingSpec& training,
                                             size_t num_validation_sets, const Ranks& ranks) {
+  if (Problem found = check_optimizer(training)) return found;
   if (Problem found = check_groups(training, ranks.all)) return found;
   if (Problem found = check_pipeline(training, ranks.all)) return found;
   if (Problem found = check_early_stop(training, num_validation_sets)) return found;

@@ -150,10 +150,15 @@ std::vector<UnitBuffers> Checkpoints::best_buffers() const {
   return all;
 }
 
+void Checkpoints::append_moments(std::vector<UnitBuffers>& all) const {
+  shard::Optimizer& optimizer = trainer_.optimizer();
+  if (!optimizer.first_moments().empty()) all.push_back({"first", optimizer.first_moments()});
+  if (!optimizer.second_moments().empty()) all.push_back({"second", optimizer.second_moments()});
+}
+
 std::vector<UnitBuffers> Checkpoints::buffers() const {
-  std::vector<UnitBuffers> all{{"master", {}},
-                               {"first", trainer_.optimizer().first_moments()},
-                               {"second", trainer_.optimizer().second_moments()}};
+  std::vector<UnitBuffers> all{{"master", {}}};
+  append_moments(all);
   for (const shard::UnitState& state : model_.parameters->states()) {
     all[0].units.push_back(state.master_S);
     if (state.remainder_S.defined()) all[0].remainders.push_back(state.remainder_S);
@@ -165,8 +170,8 @@ std::vector<UnitBuffers> Checkpoints::buffers() const {
 // All buffers but the masters and the outer optimizer's anchor, which both equal the job's input
 // model.
 std::vector<UnitBuffers> Checkpoints::optimizer_buffers() const {
-  std::vector<UnitBuffers> all{{"first", trainer_.optimizer().first_moments()},
-                               {"second", trainer_.optimizer().second_moments()}};
+  std::vector<UnitBuffers> all;
+  append_moments(all);
   for (const UnitBuffers& outer : trainer_.exchange().outer().buffers())
     if (outer.name != "anchor") all.push_back(outer);
   return all;
@@ -314,21 +319,28 @@ bool Checkpoints::load_best(TrainingState& state) {
 }
 
 Json Checkpoints::optimizer_description() const {
-  return Json{{"version", kOptimizerStateVersion},
-              {"project", spec_.key.project},
-              {"run", spec_.key.run},
-              {"facility", spec_.key.facility},
-              {"layout", layout_hash(model_)},
-              {"groups", groups_.count()},
-              {"outer", job::to_string(spec_.training.groups.outer.kind)}};
+  Json json{{"version", kOptimizerStateVersion},
+            {"project", spec_.key.project},
+            {"run", spec_.key.run},
+            {"facility", spec_.key.facility},
+            {"layout", layout_hash(model_)},
+            {"groups", groups_.count()},
+            {"outer", job::to_string(spec_.training.groups.outer.kind)}};
+  // AdamW and Adam have the same moments.
+  if (spec_.training.optimizer == job::OptimizerKind::kSgd)
+    json["optimizer"] = spec_.training.momentum > 0 ? "sgd with momentum" : "sgd";
+  return json;
 }
 
 // Returns the reason why an optimizer state is unusable.
 std::string Checkpoints::optimizer_problem(const fs::path& folder) const {
   return problem_of(folder, [&](const Json& state) -> std::string {
     const Json expected = optimizer_description();
+    const Json& found = state.at("of");
+    if (found.value("optimizer", "") != expected.value("optimizer", ""))
+      return "its optimizer differs";
     for (const auto& [key, value] : expected.items())
-      if (state.at("of").at(key) != value) return "its " + key + " differs";
+      if (found.at(key) != value) return "its " + key + " differs";
     if (state.at("round") != spec_.key.round - 1) return "it is not from the previous round";
     return state.at("name") != folder.filename().string() ? "it is from another attempt" : "";
   });

@@ -87,6 +87,7 @@ class Checkpoints {
   std::filesystem::path folder(const char* prefix, int64_t steps) const;
   std::filesystem::path own_optimizer_folder() const;
   std::vector<UnitBuffers> buffers() const;
+  void append_moments(std::vector<UnitBuffers>& all) const;
   std::vector<UnitBuffers> best_buffers() const;
   std::vector<UnitBuffers> optimizer_buffers() const;
   Json optimizer_description() const;

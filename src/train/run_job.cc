@@ -184,7 +184,8 @@ class JobRun {
           {{"learning_rate", training.learning_rate}});
     }
     // A step reduces a second moment v by at most (1 - beta2) v.
-    if (training.moment_dtype == job::StateDtype::kBfloat16 && 1 - training.beta2 < 1.0 / 256) {
+    if (training.moment_dtype == job::StateDtype::kBfloat16 &&
+        training.optimizer != job::OptimizerKind::kSgd && 1 - training.beta2 < 1.0 / 256) {
       log::warning(
           "training.moment_dtype: bf16 is too narrow for this beta2: a step reduces a second "
           "moment "

@@ -197,8 +197,7 @@ Trainer::Trainer(LoadedModel& model, const job::TrainingSpec& training, const Jo
       pipeline_(pipeline),
       device_(device),
       proximal_(*model.parameters, training.proximal),
-      optimizer_(*model.parameters, {training.beta1, training.beta2, training.epsilon,
-                                     training.weight_decay, to_dtype(training.moment_dtype)}),
+      optimizer_(*model.parameters, shard::optimizer_options(training)),
       loss_scale_(training.precision),
       clock_(device),
       exchange_(groups, *model.parameters, training.groups, device) {

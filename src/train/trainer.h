@@ -11,8 +11,8 @@
 #include "metrics.h"
 #include "xffl/base/json.h"
 #include "xffl/job/job_spec.h"
-#include "xffl/shard/adamw.h"
 #include "xffl/shard/flat_parameters.h"
+#include "xffl/shard/optimizer.h"
 #include "xffl/train/dataset.h"
 #include "xffl/train/loaded_model.h"
 #include "xffl/train/pipeline.h"
@@ -104,7 +104,7 @@ class Trainer {
   /// Restores the scalar state of this rank's group.
   void restore_counts(const Json& counts);
 
-  shard::Adamw& optimizer() { return optimizer_; }
+  shard::Optimizer& optimizer() { return optimizer_; }
   GroupExchange& exchange() { return exchange_; }
 
  private:
@@ -120,7 +120,7 @@ class Trainer {
   Pipeline& pipeline_;
   at::Device device_;
   Proximal proximal_;
-  shard::Adamw optimizer_;
+  shard::Optimizer optimizer_;
   LossScale loss_scale_;
   PhaseClock clock_;
   GroupExchange exchange_;

@@ -57,6 +57,8 @@ TEST(Supported, ProblemsAreReportedAtTheKey) {
       {"lora: {rank: 4}\n  freeze: ['*norm*']", "8", "training.freeze together with training.lora"},
       {"precision: bf16\n  masters: none\n  groups: {count: 2}", "8",
        "training.masters is none, with training.groups that exchange weights"},
+      {"momentum: 0.9", "7", "training.momentum is for the optimizer sgd"},
+      {"optimizer: sgd\n  nesterov: true", "8", "training.nesterov needs"},
       {"shard_group_size: 2", "7", "shards over all"},
       {"sharding: hybrid\n  shard_group_size: 3", "8",
        "training.shard_group_size is 3, which does"},

@@ -85,6 +85,11 @@ constexpr auto names_of(StateDtype) { return enum_names("fp32", "bf16"); }
 enum class EarlyStopKeep { kBest, kLast };
 constexpr auto names_of(EarlyStopKeep) { return enum_names("best", "last"); }
 
+/// The optimizers of torch.optim. AdamW decays the weights beside the gradient's step; Adam and SGD
+/// add the decay to the gradient.
+enum class OptimizerKind { kAdamw, kAdam, kSgd };
+constexpr auto names_of(OptimizerKind) { return enum_names("adamw", "adam", "sgd"); }
+
 enum class ScheduleKind { kConstant, kLinear, kCosine };
 constexpr auto names_of(ScheduleKind) { return enum_names("constant", "linear", "cosine"); }
 
@@ -163,8 +168,10 @@ struct TrainingSpec {
   int64_t micro_batch_size = 8;  // sequences per rank and forward pass; the rest accumulates
   double learning_rate = 1e-5;
   Schedule schedule;
-  // Decoupled (Loshchilov & Hutter, 2019), on matrices only: not on norms and biases.
-  double weight_decay = 0.0;
+  OptimizerKind optimizer = OptimizerKind::kAdamw;
+  double momentum = 0.0;      // of sgd
+  bool nesterov = false;      // Nesterov's momentum
+  double weight_decay = 0.0;  // on matrices only: not on norms and biases
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
@@ -192,7 +199,7 @@ struct TrainingSpec {
   double proximal = 0.0;
   bool document_mask = false;  // attention within a document only; each document restarts positions
   bool deterministic = false;  // bit-identical results on the same devices, slower on GPUs
-  bool keep_optimizer = false;      // AdamW's moments stay at the facility between rounds
+  bool keep_optimizer = false;      // the optimizer's moments stay at the facility between rounds
   std::vector<std::string> freeze;  // parameters that stay fixed: names with * and ?
   Lora lora;
   RankGroups groups;

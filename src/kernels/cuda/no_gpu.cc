@@ -21,7 +21,8 @@ bool cross_entropy(const Tensor&, const Tensor&, const Tensor&, int64_t, bool, d
   return false;
 }
 bool add_product(Tensor&, const Tensor&, const Tensor&, double, bool) { return false; }
-bool adamw(const AdamwTensors&, const AdamwNumbers&) { return false; }
+bool adamw(const OptimizerTensors&, const AdamwNumbers&) { return false; }
+bool sgd(const OptimizerTensors&, const SgdNumbers&) { return false; }
 bool split_masters(const Tensor&, const Tensor&, const Tensor&) { return false; }
 bool join_masters(const Tensor&, const Tensor&, const Tensor&) { return false; }
 bool square_sums(const Tensor&, const Tensor&) { return false; }
