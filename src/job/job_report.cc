@@ -21,6 +21,8 @@ const FieldTable& result_fields() {
       field("tokens", &R::tokens, "", {.max = kMaxCount}),
       field("nll_before", &R::nll_before, "", {.max = kMaxLoss}),
       field("nll_after", &R::nll_after, "", {.max = kMaxLoss}),
+      field("accuracy_before", &R::accuracy_before, "", {.max = 1, .omit_empty = true}),
+      field("accuracy_after", &R::accuracy_after, "", {.max = 1, .omit_empty = true}),
   });
   return fields;
 }
@@ -54,6 +56,8 @@ const FieldTable& report_fields() {
       field("program_sha256", &R::program_sha256, "",
             {.validate = validate_sha256, .omit_empty = true}),
       field("gpu_energy_joules", &R::gpu_energy_joules, "", {.max = kMaxCount, .omit_empty = true}),
+      field("train_accuracy", &R::train_accuracy, "", {.max = 1, .omit_empty = true}),
+      field("train_accuracy_last", &R::train_accuracy_last, "", {.max = 1, .omit_empty = true}),
       field("optimizer_lost", &R::optimizer_lost, "", {.max = kMaxReasonBytes, .omit_empty = true}),
   });
   return fields;

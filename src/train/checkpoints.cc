@@ -48,6 +48,7 @@ std::string fingerprint(job::JobSpec spec) {
   training.keep_checkpoints = defaults.keep_checkpoints;
   training.deterministic = defaults.deterministic;
   training.pipeline = defaults.pipeline;
+  training.validation_batch_size = defaults.validation_batch_size;
   return job::format_job_spec(spec);
 }
 
@@ -97,10 +98,17 @@ void visit_fields(State& state, const Visit& visit) {
   visit("best_validation", state.best_validation);
   visit("worse_validations", state.worse_validations);
   visit("measured_at", state.measured_at);
-  visit("losses", state.losses);
+  visit("losses", state.scores.nll);
   visit("best_amid", state.best_loss);
   visit("best_steps", state.best_steps);
-  visit("nll_before", state.nll_before);
+  visit("nll_before", state.before.nll);
+}
+
+// Later fields, which the checkpoints of earlier releases lack.
+template <class State, class Visit>
+void visit_optional_fields(State& state, const Visit& visit) {
+  visit("accuracies", state.scores.accuracy);
+  visit("accuracy_before", state.before.accuracy);
 }
 
 Json state_json(const TrainingState& state, const job::JobSpec& spec, int64_t steps_since) {
@@ -108,7 +116,9 @@ Json state_json(const TrainingState& state, const job::JobSpec& spec, int64_t st
             {"job", fingerprint(spec)},
             {"steps_since_exchange", steps_since},
             {"report", job::format_job_report(state.report)}};
-  visit_fields(state, [&](const char* key, const auto& value) { json[key] = value; });
+  const auto write = [&](const char* key, const auto& value) { json[key] = value; };
+  visit_fields(state, write);
+  visit_optional_fields(state, write);
   return json;
 }
 
@@ -285,7 +295,11 @@ void Checkpoints::read_state(const fs::path& source, const std::vector<UnitBuffe
   const Json json = read(source, buffers);
   model_.parameters->refresh_compute();
   trainer_.exchange().set_steps_since(json.at("steps_since_exchange").get<int64_t>());
-  visit_fields(state, [&](const char* key, auto& value) { json.at(key).get_to(value); });
+  const auto read_field = [&](const char* key, auto& value) { json.at(key).get_to(value); };
+  visit_fields(state, read_field);
+  visit_optional_fields(state, [&](const char* key, auto& value) {
+    if (json.contains(key)) read_field(key, value);
+  });
   state.report = job::parse_job_report(json.at("report").get<std::string>(), source.string());
 }
 

@@ -257,20 +257,19 @@ class JobRun {
     if (trains()) {
       if (first_rank()) warn_of_rounding();
       loop_.emplace(spec_, context_, *groups_, *pipeline_, model_, *data_, *validation_, stop_);
-      nll_before_ = loop_->resume();
+      before_ = loop_->resume();
     }
     // After resume() the loop's report counts the steps of earlier attempts.
     const int64_t steps_done = loop_ ? loop_->report().steps : 0;
-    if (nll_before_.empty())
-      nll_before_ = validation_->measure(model_, "before", stop_, steps_done);
+    if (before_.empty()) before_ = validation_->measure(model_, "before", stop_, steps_done);
     if (!trains()) return;
-    loop_->run(nll_before_);
+    loop_->run(before_);
     report_ = loop_->report();
   }
 
-  void finish_report(const std::vector<double>& after) {
+  void finish_report(const Scores& after) {
     report_.stopped_early = !complete() || after.size() < validation_->size();
-    report_.validation = validation_->results(nll_before_, after);
+    report_.validation = validation_->results(before_, after);
     report_.key = spec_.key;
     report_.base_model_sha256 = spec_.base_model_sha256;
     if (report_.train_seconds > 0) {
@@ -336,11 +335,11 @@ class JobRun {
                       " steps were skipped, because their gradients overflowed fp16: nothing was "
                       "trained (each skipped step halves the loss scale: use more steps, or bf16)");
     // An early finish skips validation, which may take longer than the remaining walltime.
-    std::vector<double> after;
-    if (loop_) after = loop_->losses_now();
+    Scores after;
+    if (loop_) after = loop_->scores_now();
     if (after.empty() && !stop_.finishing()) {
-      after = report_.steps > 0 ? validation_->measure(model_, "after", stop_, report_.steps)
-                                : nll_before_;
+      after =
+          report_.steps > 0 ? validation_->measure(model_, "after", stop_, report_.steps) : before_;
     }
     finish_report(after);
     const bool writes_update = report_.steps > 0 && !context_.benchmark;
@@ -383,7 +382,7 @@ class JobRun {
   std::optional<TrainingData> data_;
   std::optional<Validation> validation_;
   std::optional<TrainingLoop> loop_;
-  std::vector<double> nll_before_;
+  Scores before_;                      // of the input model
   std::optional<DataHash> data_hash_;  // on the first rank
   std::optional<GpuEnergy> energy_;    // on a GPU of this rank alone
   job::JobReport report_;

@@ -27,9 +27,14 @@ struct StepResult {
   bool finite = true;           // false: the step updated nothing, and the training must end
   int64_t trained_tokens = 0;   // the part of `tokens` that updated the parameters
   int64_t trained_batches = 0;  // batches that updated the parameters: 0 or 1 for each group
+  int64_t hits = 0;             // targets of `tokens` that the model gave the largest logit
   /// This rank's times. A GPU's AdamW still runs when a step returns, so `adamw` is then the
   /// previous step's time.
   PhaseSeconds phases{};
+
+  double accuracy() const {
+    return tokens > 0 ? static_cast<double>(hits) / static_cast<double>(tokens) : 0;
+  }
 };
 
 /// Throws kFailed unless result.finite.

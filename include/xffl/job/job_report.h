@@ -22,12 +22,15 @@ inline constexpr int kOldestReportVersion = 1;
 
 inline constexpr size_t kMaxReasonBytes = 500;
 
-/// Mean negative log-likelihood per predicted token, in nats, over all ranks.
+/// Mean negative log-likelihood per predicted token, in nats, and the share of tokens to which the
+/// model gives the largest probability (0 also if not measured), over all ranks.
 struct ValidationResult {
   std::string name;
   int64_t tokens = 0;  // predicted tokens
   double nll_before = 0;
   double nll_after = 0;
+  double accuracy_before = 0;
+  double accuracy_after = 0;
   bool operator==(const ValidationResult&) const = default;
 };
 
@@ -64,6 +67,8 @@ struct JobReport {
   std::string program_sha256;  // of the trainer's executable file
   /// The energy of the ranks' GPUs in this start of the job, without the rest of the nodes.
   int64_t gpu_energy_joules = 0;
+  double train_accuracy = 0;       // mean over the job's steps, of the models before the steps
+  double train_accuracy_last = 0;  // of the last step
   /// The reason why the optimizer did not continue from spec.optimizer_path, at most
   /// kMaxReasonBytes; empty without a reason.
   std::string optimizer_lost;

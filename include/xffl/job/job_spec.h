@@ -187,12 +187,13 @@ struct TrainingSpec {
   int64_t shard_group_size = 0;  // ranks of a hybrid or hybrid_zero2 group; 0: the ranks of a node
   Recompute recompute = Recompute::kNone;
   Offload offload = Offload::kNone;
-  int64_t validation_samples = 0;   // sequences evaluated before and after; 0: all
-  int64_t train_samples = 0;        // only the first N sequences of the data set are used; 0: all
-  int64_t checkpoint_interval = 0;  // steps between two checkpoints inside the job; 0: none
-  int64_t keep_checkpoints = 2;     // checkpoints that stay, newest first
-  int64_t max_tokens = 0;           // target tokens after which the job ends; 0: no limit
-  int64_t validation_interval = 0;  // steps between two validations mid-training; 0: none
+  int64_t validation_samples = 0;     // sequences evaluated before and after; 0: all
+  int64_t validation_batch_size = 0;  // sequences per rank and forward pass; 0: micro_batch_size
+  int64_t train_samples = 0;          // only the first N sequences of the data set are used; 0: all
+  int64_t checkpoint_interval = 0;    // steps between two checkpoints inside the job; 0: none
+  int64_t keep_checkpoints = 2;       // checkpoints that stay, newest first
+  int64_t max_tokens = 0;             // target tokens after which the job ends; 0: no limit
+  int64_t validation_interval = 0;    // steps between two validations mid-training; 0: none
   int64_t early_stop_patience = 0;  // validations without a lower loss before the end; 0: no limit
   EarlyStopKeep early_stop_keep = EarlyStopKeep::kBest;
   // FedProx (Li et al., 2020): gradients get proximal * (weights - input weights).
