@@ -103,6 +103,7 @@ void check_key(const JobKey& found, const JobKey& expected) {
 // Whether the job's own settings may end it early, which does not count as a stop.
 bool may_end_early(const JobReport& report, const TrainingSpec& training) {
   if (training.max_tokens > 0 && report.tokens >= training.max_tokens) return true;
+  if (training.epochs > 0) return true;  // only the trainer knows the steps
   return training.early_stop_patience > 0 && training.validation_interval > 0 &&
          report.steps % training.validation_interval == 0;
 }

@@ -29,6 +29,11 @@ Problem check_optimizer(const TrainingSpec& training) {
 Problem check_groups(const TrainingSpec& training, int world_size) {
   const RankGroups& groups = training.groups;
   if (groups.count == 1) return {};
+  if (training.epochs > 0)
+    return unsupported(
+        "epochs_per_round",
+        "training.epochs_per_round with training.groups: the groups' data may differ "
+        "in size: use steps_per_round");
   if (world_size % groups.count != 0) {
     return unsupported("groups.count", "training.groups.count is " + std::to_string(groups.count) +
                                            ", which does not divide the " +

@@ -86,12 +86,21 @@ const FieldTable& training_fields() {
   using T = TrainingSpec;
   constexpr double kMaxInt64 = 9223372036854775807.0;
   static const FieldTable fields({
+      field("epochs_per_round", &T::epochs,
+            "passes over a facility's data in one round, also a fraction; 0: steps_per_round steps",
+            {.file = FileKind::kYaml, .max = 1e6, .omit_default = true}),
       field("steps_per_round", &T::steps, "optimizer steps of a facility in one round",
             {.file = FileKind::kYaml,
              .min = 1,
              .max = kMaxSteps,
-             .default_text = "required, here or in each facility"}),
+             .default_text = "required, here or in each facility, without epochs_per_round",
+             .applies =
+                 [](const void* training) { return static_cast<const T*>(training)->epochs == 0; },
+             .condition = "epochs_per_round 0"}),
       field("steps", &T::steps, "", {.file = FileKind::kJson, .max = kMaxSteps}),
+      field("epochs", &T::epochs, "", {.file = FileKind::kJson, .max = 1e6, .omit_empty = true}),
+      field("total_rounds", &T::total_rounds, "",
+            {.file = FileKind::kJson, .max = 1e6, .omit_empty = true}),
       field("first_step", &T::first_step, "", {.file = FileKind::kJson, .max = kMaxSteps}),
       field("batch_size", &T::batch_size,
             "sequences per optimizer step, over all ranks (of a group)",

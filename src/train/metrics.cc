@@ -75,6 +75,8 @@ PhaseSeconds PhaseClock::read() {
 std::string format_metrics(const StepMetrics& metrics) {
   Json json;
   json["step"] = metrics.step;
+  json["job_step"] = metrics.job_step;
+  json["job_steps"] = metrics.job_steps;
   json["loss"] = metrics.loss;
   json["accuracy"] = metrics.accuracy;
   json["lr"] = metrics.learning_rate;

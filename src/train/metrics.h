@@ -81,7 +81,8 @@ struct StepMetrics {
   double seconds = 0;
   int64_t memory_bytes = 0;
   PhaseSeconds phases{};
-  double accuracy = 0;  // the share of target tokens with the largest logit
+  double accuracy = 0;                  // the share of target tokens with the largest logit
+  int64_t job_step = 0, job_steps = 0;  // this job's steps so far, and all its steps
 
   double tokens_per_second() const {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;

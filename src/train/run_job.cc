@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data_hash.h"
+#include "epochs.h"
 #include "gpu_energy.h"
 #include "group_exchange.h"
 #include "memory_plan.h"
@@ -69,7 +70,7 @@ class JobRun {
         context_(context),
         group_(context.group),
         start_(SteadyClock::now()),
-        stop_(spec, context) {}
+        stop_(spec_, context) {}
 
   job::JobReport run() {
     std::optional<job::JobReport> earlier;
@@ -140,6 +141,8 @@ class JobRun {
     if (trains()) {
       on_all_ranks(group_, context_.device, [&] {
         data_.emplace(spec_, limits, groups_->index());
+        if (spec_.training.epochs > 0)
+          spec_.training = with_steps_of_epochs(spec_.training, spec_.key.round, data_->size());
         const MemoryPlan plan = memory_plan(outline);
         if (groups_->index() == 0 && pipeline_->data().rank() == 0) log_memory_plan(plan, free);
         if (judge(plan, free) == MemoryVerdict::kCannotFit) throw_out_of_memory(plan, free);
@@ -368,7 +371,7 @@ class JobRun {
     }
   }
 
-  const job::JobSpec& spec_;
+  job::JobSpec spec_;  // with the steps of training.epochs once the data are open
   const JobContext& context_;
   comm::Group& group_;
   SteadyClock::time_point start_;

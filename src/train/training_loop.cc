@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "epochs.h"
 #include "rank_sync.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
@@ -164,12 +165,19 @@ void TrainingLoop::step(tokens::Sampler& mine, tokens::Sampler& whole_batch) {
   const auto start = SteadyClock::now();
   const double rate = learning_rate(spec_.training, step);
   const auto indices = [&](tokens::Sampler& sampler) {
-    return data_.in_dataset(sampler.step_indices(static_cast<uint64_t>(step)));
+    if (spec_.training.epochs == 0)
+      return data_.in_dataset(sampler.step_indices(static_cast<uint64_t>(step)));
+    const Positions batch =
+        step_positions(spec_.training, spec_.key.round, report_.steps, data_.size());
+    return data_.in_dataset(sampler.indices(batch.begin, batch.end));
   };
   StepResult result;
+  size_t batch_size = 0;
   with_translated_context("step " + std::to_string(step + 1), [&] {
-    result = trainer_.step(data_.dataset(), indices(mine),
-                           count_targets(data_.dataset(), indices(whole_batch)), rate);
+    const std::vector<uint64_t> batch = indices(whole_batch);
+    batch_size = batch.size();
+    result =
+        trainer_.step(data_.dataset(), indices(mine), count_targets(data_.dataset(), batch), rate);
     // With several groups, one group's error must also end the other groups, which would wait for
     // it.
     if (groups_.count() == 1) return check_finite(result);
@@ -177,14 +185,14 @@ void TrainingLoop::step(tokens::Sampler& mine, tokens::Sampler& whole_batch) {
   });
   result = trainer_.end_step(report_.steps + 1, result);
   // On a GPU the optimizer may still run: its time counts for the next step.
-  record(step, result, rate, seconds_since(start));
+  record(step, result, rate, seconds_since(start), batch_size);
 }
 
 void TrainingLoop::record(int64_t step, const StepResult& result, double learning_rate,
-                          double seconds) {
+                          double seconds, size_t batch_size) {
   report_.steps += 1;
   // The samples are the update's weight in the mean: skipped batches do not count.
-  report_.samples += spec_.training.batch_size * result.trained_batches;
+  report_.samples += static_cast<int64_t>(batch_size) * result.trained_batches;
   report_.tokens += result.trained_tokens;
   // A running mean.
   report_.train_loss += (result.loss - report_.train_loss) / static_cast<double>(report_.steps);
@@ -202,7 +210,9 @@ void TrainingLoop::record(int64_t step, const StepResult& result, double learnin
                             seconds,
                             peak_memory_bytes(context_.device),
                             result.phases,
-                            result.accuracy()};
+                            result.accuracy(),
+                            report_.steps,
+                            spec_.training.steps};
   metrics_->append(metrics);
   progress_->update(report_.steps, metrics);
 }

@@ -65,7 +65,8 @@ class TrainingLoop {
   bool first_rank() const { return context_.group.rank() == 0; }
   void log_stage(double waited_seconds) const;
   void step(tokens::Sampler& mine, tokens::Sampler& whole_batch);
-  void record(int64_t step, const StepResult& result, double learning_rate, double seconds);
+  void record(int64_t step, const StepResult& result, double learning_rate, double seconds,
+              size_t batch_size);
   void validate_if_due();
   void save_if_best(double loss);
   /// Logs an error that does not stop training; rethrows kCancelled.

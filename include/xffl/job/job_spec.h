@@ -161,8 +161,13 @@ struct Lora {
   bool operator==(const Lora&) const = default;
 };
 
+/// JobSpec's training.steps with training.epochs: only the trainer knows the number of sequences.
+inline constexpr int64_t kStepsOfEpochs = 1'000'000'000;
+
 struct TrainingSpec {
   int64_t steps = 0;             // optimizer steps in this job; 0: only evaluate, write no update
+  double epochs = 0.0;           // passes over the data in this job, in place of steps; 0: steps
+  int64_t total_rounds = 0;      // of the federation, with epochs
   int64_t first_step = 0;        // steps already done by this facility in earlier rounds
   int64_t batch_size = 8;        // sequences per optimizer step, over all ranks
   int64_t micro_batch_size = 8;  // sequences per rank and forward pass; the rest accumulates
