@@ -9,6 +9,7 @@
 //
 // c10d's watchdog thread detects an operation that exceeds the time-out, or whose peer died. The
 // thread logs the operation and ends the process by SIGABRT; srun then ends the other ranks.
+#include <torch/csrc/distributed/c10d/NCCLUtils.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "backend_group.h"
@@ -16,6 +17,7 @@
 namespace xffl::comm {
 
 bool has_nccl() { return true; }
+std::string nccl_version() { return c10d::getNcclVersion(); }
 
 std::unique_ptr<Group> make_nccl(const Rendezvous& rendezvous, at::Device device) {
   BackendMaker maker{"nccl", device, nullptr, false};

@@ -4,6 +4,7 @@
 namespace xffl::comm {
 
 bool has_nccl() { return false; }
+std::string nccl_version() { return ""; }
 
 std::unique_ptr<Group> make_nccl(const Rendezvous&, at::Device) {
   throw Error(ErrorKind::kUnsupported,

@@ -202,9 +202,9 @@ void read_fields(JsonObject& object, const FieldTable& table, void* out, int ver
   }
 }
 
-void write_fields(Json& json, const FieldTable& table, const void* object) {
+void write_fields(Json& json, const FieldTable& table, const void* object, bool all) {
   for (const Field& field : table.json) {
-    if (!field.omit_empty || !has_default(field, object))
+    if (all || !field.omit_empty || !has_default(field, object))
       json[std::string(field.name)] = write_field(field, object);
   }
 }

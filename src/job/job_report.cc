@@ -27,6 +27,32 @@ const FieldTable& result_fields() {
   return fields;
 }
 
+const FieldTable& environment_fields() {
+  using E = TrainerEnvironment;
+  const Field text{.max = 200, .omit_empty = true}, count{.max = kMaxCount, .omit_empty = true};
+  static const FieldTable fields({
+      field("host", &E::host, "", text),
+      field("system", &E::system, "", text),
+      field("torch", &E::torch, "", text),
+      field("cpu_capability", &E::cpu_capability, "", text),
+      field("cpus", &E::cpus, "", count),
+      field("threads", &E::threads, "", count),
+      field("memory_bytes", &E::memory_bytes, "", count),
+      field("shm_bytes", &E::shm_bytes, "", count),
+      field("shm_free_bytes", &E::shm_free_bytes, "", count),
+      field("backend", &E::backend, "", text),
+      field("cuda", &E::cuda, "", text),
+      field("driver", &E::driver, "", text),
+      field("cudnn", &E::cudnn, "", text),
+      field("nccl", &E::nccl, "", text),
+      field("architectures", &E::architectures, "", text),
+      field("gpus", &E::gpus, "", text),
+      field("interfaces", &E::interfaces, "", text),
+      field("infiniband", &E::infiniband, "", text),
+  });
+  return fields;
+}
+
 const FieldTable& report_fields() {
   using R = JobReport;
   static const FieldTable fields({
@@ -56,6 +82,15 @@ const FieldTable& report_fields() {
       field("program_sha256", &R::program_sha256, "",
             {.validate = validate_sha256, .omit_empty = true}),
       field("gpu_energy_joules", &R::gpu_energy_joules, "", {.max = kMaxCount, .omit_empty = true}),
+      field("samples_per_second", &R::samples_per_second, "",
+            {.max = kMaxRate, .omit_empty = true}),
+      field("tokens_per_second_per_rank", &R::tokens_per_second_per_rank, "",
+            {.max = kMaxRate, .omit_empty = true}),
+      field("startup_seconds", &R::startup_seconds, "", {.max = kMaxSeconds, .omit_empty = true}),
+      field("evaluation_seconds", &R::evaluation_seconds, "",
+            {.max = kMaxSeconds, .omit_empty = true}),
+      field("environment", &R::environment, "",
+            {.table = &environment_fields(), .omit_empty = true}),
       field("train_accuracy", &R::train_accuracy, "", {.max = 1, .omit_empty = true}),
       field("train_accuracy_last", &R::train_accuracy_last, "", {.max = 1, .omit_empty = true}),
       field("optimizer_lost", &R::optimizer_lost, "", {.max = kMaxReasonBytes, .omit_empty = true}),
@@ -184,6 +219,12 @@ std::string format_job_report(const JobReport& report) {
   std::string text = dump_document(document);
   parse_job_report(text, "report.json");
   return text;
+}
+
+Json environment_json(const TrainerEnvironment& environment) {
+  Json json = Json::object();
+  write_fields(json, environment_fields(), &environment, true);
+  return json;
 }
 
 bool is_checkpointed(const JobReport& report, const JobSpec& spec) {

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <sys/resource.h>
+#include <unistd.h>
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
@@ -9,7 +10,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <fstream>
 #include <limits>
+#include <sstream>
 #include <string>
 
 #include "xffl/base/error.h"
@@ -69,6 +72,21 @@ int64_t peak_memory_bytes(at::Device device) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<int64_t>(usage.ru_maxrss) * 1024;
+}
+
+double process_seconds() {
+  // The start time is field 22 of /proc/self/stat, in ticks since the machine's start. The
+  // process's name, which may hold spaces, ends at the last ')'.
+  std::ifstream stat("/proc/self/stat"), uptime("/proc/uptime");
+  std::string text;
+  double now = 0;
+  if (!std::getline(stat, text) || !(uptime >> now)) return 0;
+  std::istringstream fields(text.substr(std::min(text.rfind(')'), text.size() - 1) + 1));
+  std::string skipped;
+  for (int field = 3; field < 22; ++field) fields >> skipped;
+  double start = 0;
+  if (!(fields >> start)) return 0;
+  return std::max(0.0, now - start / static_cast<double>(sysconf(_SC_CLK_TCK)));
 }
 
 int64_t available_memory_bytes(at::Device device) {

@@ -3,6 +3,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <numeric>
@@ -110,6 +111,7 @@ Scores Validation::measure(const LoadedModel& model, std::string_view when, Stop
   const int64_t batch_size = training.validation_batch_size > 0 ? training.validation_batch_size
                                                                 : training.micro_batch_size;
   Scores scores;
+  const auto begin = std::chrono::steady_clock::now();
   for (size_t i = 0; i < sets_.size(); ++i) {
     const std::optional<Evaluation> result =
         evaluate(model, sets_[i], batch_size, pipeline_, context_.device,
@@ -119,6 +121,7 @@ Scores Validation::measure(const LoadedModel& model, std::string_view when, Stop
     scores.nll.push_back(result->nll());
     scores.accuracy.push_back(result->accuracy());
   }
+  seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return scores;
 }
 

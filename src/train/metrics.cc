@@ -82,6 +82,9 @@ std::string format_metrics(const StepMetrics& metrics) {
   json["lr"] = metrics.learning_rate;
   json["grad_norm"] = metrics.grad_norm;
   json["tokens_per_second"] = metrics.tokens_per_second();
+  json["tokens_per_second_per_rank"] = metrics.tokens_per_second() / metrics.ranks;
+  json["samples_per_second"] =
+      metrics.seconds > 0 ? static_cast<double>(metrics.samples) / metrics.seconds : 0;
   json["tokens"] = metrics.tokens;
   json["memory_bytes"] = metrics.memory_bytes;
   json["seconds"] = metrics.seconds;

@@ -83,6 +83,8 @@ struct StepMetrics {
   PhaseSeconds phases{};
   double accuracy = 0;                  // the share of target tokens with the largest logit
   int64_t job_step = 0, job_steps = 0;  // this job's steps so far, and all its steps
+  int64_t samples = 0;                  // trained sequences: 0 in a skipped step
+  int ranks = 1;
 
   double tokens_per_second() const {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;

@@ -24,6 +24,7 @@
 #include "xffl/kernels/cuda/gpu.h"
 #include "xffl/train/dataset.h"
 #include "xffl/train/device.h"
+#include "xffl/train/environment.h"
 #include "xffl/train/evaluate.h"
 #include "xffl/train/pipeline.h"
 
@@ -150,6 +151,7 @@ class JobRun {
     }
     model_ = load_model(spec_.base_model_path, load_options_);
     const auto loaded = SteadyClock::now();
+    startup_seconds_ = process_seconds();
     validation_.emplace(spec_, context_, limits, all_ranks_ ? *all_ranks_ : *pipeline_);
     log_loaded(seconds_between(checks_begin, loading_begins),
                seconds_between(loading_begins, loaded));
@@ -168,6 +170,7 @@ class JobRun {
                              {"shards", shard_groups_->num_shards()},
                              {"precision", std::string(job::to_string(training.precision))},
                              {"masters", std::string(job::to_string(training.masters))},
+                             {"startup_seconds", startup_seconds_},
                              {"checking_seconds", checking_seconds},
                              {"loading_seconds", loading_seconds},
                              {"sequences", data_ ? static_cast<int64_t>(data_->size()) : 0}});
@@ -277,7 +280,13 @@ class JobRun {
     report_.base_model_sha256 = spec_.base_model_sha256;
     if (report_.train_seconds > 0) {
       report_.tokens_per_second = static_cast<double>(report_.tokens) / report_.train_seconds;
+      report_.samples_per_second = static_cast<double>(report_.samples) / report_.train_seconds;
+      report_.tokens_per_second_per_rank = report_.tokens_per_second / group_.size();
     }
+    report_.startup_seconds = startup_seconds_;
+    report_.evaluation_seconds = validation_->seconds();
+    report_.environment = trainer_environment();
+    report_.environment.backend = group_.name();
     report_.peak_memory_bytes =
         max_over_ranks(group_, context_.device, peak_memory_bytes(context_.device));
     report_.world_size = group_.size();
@@ -367,6 +376,7 @@ class JobRun {
                              {"tokens", report_.tokens},
                              {"loss", report_.train_loss_last},
                              {"tokens_per_second", report_.tokens_per_second},
+                             {"evaluation_seconds", report_.evaluation_seconds},
                              {"seconds", report_.total_seconds}});
     }
   }
@@ -388,6 +398,7 @@ class JobRun {
   Scores before_;                      // of the input model
   std::optional<DataHash> data_hash_;  // on the first rank
   std::optional<GpuEnergy> energy_;    // on a GPU of this rank alone
+  double startup_seconds_ = 0;
   job::JobReport report_;
 };
 

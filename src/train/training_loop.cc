@@ -192,7 +192,8 @@ void TrainingLoop::record(int64_t step, const StepResult& result, double learnin
                           double seconds, size_t batch_size) {
   report_.steps += 1;
   // The samples are the update's weight in the mean: skipped batches do not count.
-  report_.samples += static_cast<int64_t>(batch_size) * result.trained_batches;
+  const int64_t samples = static_cast<int64_t>(batch_size) * result.trained_batches;
+  report_.samples += samples;
   report_.tokens += result.trained_tokens;
   // A running mean.
   report_.train_loss += (result.loss - report_.train_loss) / static_cast<double>(report_.steps);
@@ -212,7 +213,9 @@ void TrainingLoop::record(int64_t step, const StepResult& result, double learnin
                             result.phases,
                             result.accuracy(),
                             report_.steps,
-                            spec_.training.steps};
+                            spec_.training.steps,
+                            samples,
+                            context_.group.size()};
   metrics_->append(metrics);
   progress_->update(report_.steps, metrics);
 }

@@ -58,7 +58,8 @@ class JobFields(unittest.TestCase):
                                            ("optimizer", "momentum", "nesterov", "validation_batch_size", "epochs", "total_rounds")})
 
     def test_of_a_report_are_all_listed(self):
-        self.check("report.json", "report.json", {"gpu_energy_joules", "optimizer_lost", "train_accuracy", "train_accuracy_last"})
+        self.check("report.json", "report.json", {"gpu_energy_joules", "optimizer_lost", "train_accuracy", "train_accuracy_last", "samples_per_second",
+                                                    "tokens_per_second_per_rank", "startup_seconds", "evaluation_seconds", "environment"})
 
 
 class JournalEvents(unittest.TestCase):

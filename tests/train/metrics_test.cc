@@ -17,8 +17,19 @@ TEST(Metrics, OneJsonObjectPerLine) {
   {
     MetricsFile file(dir / "in/metrics.jsonl");
     file.append({1, 2.5, 1e-4, 0.75, 300, 0.5, 1 << 20});
-    file.append(
-        {2, 2.25, 2e-4, 0.5, 310, 0.5, 1 << 20, {0.125, 0.25, 0.5, 0.0625, 0.03125}, 0.375});
+    file.append({2,
+                 2.25,
+                 2e-4,
+                 0.5,
+                 310,
+                 0.5,
+                 1 << 20,
+                 {0.125, 0.25, 0.5, 0.0625, 0.03125},
+                 0.375,
+                 2,
+                 9,
+                 8,
+                 4});
   }
   const std::string text = read_file(dir / "in/metrics.jsonl", 1 << 20);
   const Json first = parse_json(text.substr(0, text.find('\n')), "metrics.jsonl");
@@ -35,6 +46,10 @@ TEST(Metrics, OneJsonObjectPerLine) {
       {"forward", 0.125}, {"head", 0.25}, {"backward", 0.5}, {"norm", 0.0625}, {"adamw", 0.03125}};
   EXPECT_EQ(second["phase_seconds"], phases);
   EXPECT_EQ(second["accuracy"], 0.375);
+  EXPECT_EQ(second["job_step"], 2);
+  EXPECT_EQ(second["job_steps"], 9);
+  EXPECT_EQ(second["samples_per_second"], 16);
+  EXPECT_EQ(second["tokens_per_second_per_rank"], 155);
 }
 
 TEST(Metrics, AValidationIsALine) {

@@ -74,6 +74,20 @@ def test_accuracy_is_hugging_faces(setting):
     assert whole.report["validation"][0]["accuracy_before"] == accuracies[0]
 
 
+def test_times_and_environment_are_reported(setting):
+    folder, job, _ = setting
+    began = time.monotonic()
+    report = harness.train(job("times", validation_interval=4), 2).report
+    elapsed = time.monotonic() - began
+    assert report["samples_per_second"] == pytest.approx(report["samples"] / report["train_seconds"])
+    assert report["tokens_per_second_per_rank"] == pytest.approx(report["tokens_per_second"] / 2)
+    assert 0 < report["startup_seconds"] < elapsed and 0 < report["evaluation_seconds"] < elapsed
+    assert report["startup_seconds"] + report["train_seconds"] + report["evaluation_seconds"] < elapsed
+    environment = report["environment"]
+    assert environment["host"] == socket.gethostname() and environment["cpus"] >= 1
+    assert environment["backend"] == ("nccl" if harness.DEVICE == "cuda" else "gloo")
+
+
 def test_more_ranks_than_sequences(setting):
     folder, job, _ = setting
     one = harness.train(job("few1", batch_size=3, steps=4))

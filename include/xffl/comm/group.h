@@ -90,5 +90,6 @@ std::unique_ptr<Group> make_group(const Rendezvous& rendezvous, at::Device devic
 
 bool has_gloo();
 bool has_nccl();
+std::string nccl_version();  // "2.27.3"; "" without NCCL
 
 }  // namespace xffl::comm

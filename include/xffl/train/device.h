@@ -19,6 +19,9 @@ at::Device choose_device(const std::string& wanted, int local_rank);
 /// The peak resident set of this process, or the peak of this process's allocations on a GPU.
 int64_t peak_memory_bytes(at::Device device);
 
+/// The seconds since the start of this process, with the loading of its libraries.
+double process_seconds();
+
 /// A GPU's free memory after this process's CUDA context. For the CPU the free and reclaimable
 /// memory of this machine within the limits of control groups; 0 if unknown.
 int64_t available_memory_bytes(at::Device device);

@@ -69,6 +69,9 @@ class Validation {
   Scores measure(const LoadedModel& model, std::string_view when, StopControl& stop,
                  int64_t steps_done) const;
 
+  /// The time of all calls of measure() of this process.
+  double seconds() const { return seconds_; }
+
   /// The report's entries for the sets measured after training.
   std::vector<job::ValidationResult> results(const Scores& before, const Scores& after) const;
 
@@ -79,6 +82,7 @@ class Validation {
   const JobContext& context_;
   Pipeline& pipeline_;
   std::vector<Dataset> sets_;
+  mutable double seconds_ = 0;
 };
 
 }  // namespace xffl::train

@@ -1,6 +1,7 @@
 #include "xffl/kernels/cuda/gpu.h"
 
 #include <ATen/cuda/CUDAContext.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -10,6 +11,9 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <iterator>
+#include <sstream>
+#include <string>
 #include <type_traits>
 
 namespace xffl::kernels::gpu {
@@ -313,6 +317,19 @@ std::string pci_address(int index) {
 }
 
 }  // namespace
+
+std::string cudnn_version() {
+  const at::CUDAHooksInterface& hooks = at::detail::getCUDAHooks();
+  if (!hooks.compiledWithCuDNN()) return "";
+  const long version = hooks.versionRuntimeCuDNN();  // 91002 is 9.10.2
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
+std::vector<std::string> architectures() {
+  std::istringstream words(XFFL_CUDA_ARCHITECTURES);
+  return {std::istream_iterator<std::string>(words), {}};
+}
 
 std::vector<Info> list() {
   std::vector<Info> gpus;

@@ -55,6 +55,11 @@ bool square_sums(const at::Tensor& sums_C, const at::Tensor& rows_CE);
 extern const bool kBuiltIn;
 extern const int kCudaVersion;  // of the runtime, such as 13000; 0 in a build without CUDA
 
+/// The version of cuDNN that the process has loaded: "9.10.2"; "" in a build without CUDA.
+std::string cudnn_version();
+/// The GPU architectures for which the kernels are compiled: "80-real", "90".
+std::vector<std::string> architectures();
+
 struct Info {
   std::string name;
   int64_t memory_bytes = 0;
