@@ -19,7 +19,7 @@ namespace xffl::comm {
 bool has_nccl() { return true; }
 std::string nccl_version() { return c10d::getNcclVersion(); }
 
-std::unique_ptr<Group> make_nccl(const Rendezvous& rendezvous, at::Device device) {
+std::unique_ptr<Group> make_nccl(const Rendezvous& rendezvous, at::Device device, Store joined) {
   BackendMaker maker{"nccl", device, nullptr, false};
   maker.connect = [rendezvous, device](c10::intrusive_ptr<c10d::Store> store, int rank, int size) {
     auto options = c10d::ProcessGroupNCCL::Options::create();
@@ -31,7 +31,7 @@ std::unique_ptr<Group> make_nccl(const Rendezvous& rendezvous, at::Device device
     backend->eagerConnectSingleDevice(device);
     return backend;
   };
-  return make_backend_group(std::move(maker), rendezvous);
+  return make_backend_group(std::move(maker), rendezvous, std::move(joined));
 }
 
 }  // namespace xffl::comm

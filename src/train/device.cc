@@ -55,16 +55,19 @@ at::Device choose_device(const std::string& wanted, int local_rank) {
               "preset trainer-cuda");
   }
   if (num_gpus == 0) return at::kCPU;
-  // Slurm may show each rank only its own GPU.
-  if (num_gpus > 1 && local_rank >= num_gpus) {
-    throw Error(ErrorKind::kUsage,
-                "local rank " + std::to_string(local_rank) +
-                    " has no GPU: " + std::to_string(num_gpus) +
-                    " GPUs are visible; expected one GPU for each rank of this machine");
-  }
+  // Slurm may show each rank only its own GPU. More ranks than GPUs share them: see
+  // comm::make_group().
   const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank % num_gpus));
   kernels::gpu::use(device);
   return device;
+}
+
+std::string device_name(at::Device device) {
+  if (!device.is_cuda()) return "";
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  return host + std::string("/") +
+         kernels::gpu::list().at(static_cast<size_t>(device.index())).pci_address;
 }
 
 int64_t peak_memory_bytes(at::Device device) {

@@ -218,10 +218,10 @@ void add_communicators(MemoryPlan& plan, int64_t count, at::Device device) {
   if (device.is_cuda()) plan.communicators += count * kCommunicatorBytes;
 }
 
-FreeMemory free_memory(at::Device device, int ranks_on_machine) {
+FreeMemory free_memory(at::Device device, int ranks_on_machine, int ranks_on_gpu) {
   FreeMemory free;
   free.host = available_memory_bytes(at::kCPU) / ranks_on_machine;
-  if (device.is_cuda()) free.gpu = available_memory_bytes(device);
+  if (device.is_cuda()) free.gpu = available_memory_bytes(device) / ranks_on_gpu;
   return free;
 }
 

@@ -138,7 +138,8 @@ class JobRun {
     const LoadedModel outline = outline_model(spec_.base_model_path, load_options_);
     const ModelLimits limits(outline.config);
     // All ranks of a machine read the free memory before on_all_ranks() lets a rank allocate.
-    const FreeMemory free = free_memory(context_.device, context_.local_world_size);
+    const FreeMemory free =
+        free_memory(context_.device, context_.local_world_size, group_.ranks_per_device());
     if (trains()) {
       on_all_ranks(group_, context_.device, [&] {
         data_.emplace(spec_, limits, groups_->index());

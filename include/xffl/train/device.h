@@ -11,10 +11,13 @@
 namespace xffl::train {
 
 /// Chooses a device for "cpu", "cuda" or "auto". "auto" is GPU number local_rank (or the only
-/// visible GPU), else the CPU. Throws kUsage for another word and for a rank without its own GPU,
+/// visible GPU) modulo the number of GPUs, else the CPU. Throws kUsage for another word,
 /// kUnsupported for "cuda" in a build without CUDA or without a GPU, and for "cuda" and "auto" with
 /// a driver that is too old for this build.
 at::Device choose_device(const std::string& wanted, int local_rank);
+
+/// Names a GPU among those of all machines, by host and PCI address; "" for the CPU.
+std::string device_name(at::Device device);
 
 /// The peak resident set of this process, or the peak of this process's allocations on a GPU.
 int64_t peak_memory_bytes(at::Device device);
