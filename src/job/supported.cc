@@ -26,6 +26,21 @@ Problem check_optimizer(const TrainingSpec& training) {
   return {};
 }
 
+Problem check_attention(const TrainingSpec& training) {
+  const AttentionKernel kernel = training.attention;
+  const std::string given = "training.attention is " + std::string(to_string(kernel));
+  const bool is_narrow = kernel == AttentionKernel::kFlash || kernel == AttentionKernel::kCudnn;
+  if (is_narrow && training.precision == FloatType::kFloat32)
+    return unsupported("attention", given +
+                                        ", but training.precision is fp32: flash and cudnn compute "
+                                        "in bf16 and fp16 only");
+  if (kernel == AttentionKernel::kCudnn && training.deterministic)
+    return unsupported("attention", given +
+                                        ", with training.deterministic: its gradients differ from "
+                                        "run to run");
+  return {};
+}
+
 Problem check_groups(const TrainingSpec& training, int world_size) {
   const RankGroups& groups = training.groups;
   if (groups.count == 1) return {};
@@ -169,6 +184,7 @@ bool is_hybrid(Sharding sharding) {
 std::optional<Unsupported> find_unsupported(const TrainingSpec& training,
                                             size_t num_validation_sets, const Ranks& ranks) {
   if (Problem found = check_optimizer(training)) return found;
+  if (Problem found = check_attention(training)) return found;
   if (Problem found = check_groups(training, ranks.all)) return found;
   if (Problem found = check_pipeline(training, ranks.all)) return found;
   if (Problem found = check_early_stop(training, num_validation_sets)) return found;

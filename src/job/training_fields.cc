@@ -151,6 +151,10 @@ const FieldTable& training_fields() {
             "activations that backward computes again to save memory: norms and activation "
             "functions, or all but the inputs of blocks",
             {.operational = true}),
+      field("attention", &T::attention,
+            "the kernel of a GPU's attention: the fastest one, or always this one; CPUs have one "
+            "kernel",
+            {.omit_default = true, .operational = true, .omit_empty = true}),
       field("offload", &T::offload,
             "state in the host's memory: the optimizer's, or parameters too",
             {.operational = true}),

@@ -49,6 +49,7 @@ std::string fingerprint(job::JobSpec spec) {
   training.deterministic = defaults.deterministic;
   training.pipeline = defaults.pipeline;
   training.validation_batch_size = defaults.validation_batch_size;
+  training.attention = defaults.attention;
   return job::format_job_spec(spec);
 }
 

@@ -117,6 +117,16 @@ void use_deterministic_algorithms(at::Device device) {
   context.setSDPUseCuDNN(false);  // cuDNN's backward adds in the order in which thread blocks end
 }
 
+void use_attention(job::AttentionKernel kernel, at::Device device) {
+  using enum job::AttentionKernel;
+  if (kernel == kAuto || !device.is_cuda()) return;
+  at::Context& context = at::globalContext();
+  context.setSDPUseFlash(kernel == kFlash);
+  context.setSDPUseCuDNN(kernel == kCudnn);
+  context.setSDPUseMemEfficient(kernel == kEfficient);
+  context.setSDPUseMath(kernel == kMath);
+}
+
 void use_attention_of_any_length(at::Device device) {
   if (device.is_cuda()) at::globalContext().setSDPUseCuDNN(false);
 }

@@ -118,6 +118,7 @@ class JobRun {
     check_supported(spec_, {group_.size(), context_.local_world_size});
     if (spec_.training.deterministic) use_deterministic_algorithms(context_.device);
     if (spec_.training.document_mask) use_attention_of_any_length(context_.device);
+    use_attention(spec_.training.attention, context_.device);
     const auto checks_begin = SteadyClock::now();
     if (!context_.benchmark)
       on_first_rank(group_, context_.device, [&] { prepare_input_models(spec_); });
@@ -171,6 +172,9 @@ class JobRun {
                              {"shards", shard_groups_->num_shards()},
                              {"precision", std::string(job::to_string(training.precision))},
                              {"masters", std::string(job::to_string(training.masters))},
+                             {"attention", context_.device.is_cuda()
+                                               ? std::string(job::to_string(training.attention))
+                                               : "xffl's kernel for CPUs"},
                              {"startup_seconds", startup_seconds_},
                              {"checking_seconds", checking_seconds},
                              {"loading_seconds", loading_seconds},

@@ -37,8 +37,8 @@ TEST(JobSpec, RoundTrips) {
 // A job of the defaults is readable by earlier releases, which lack the keys.
 TEST(JobSpec, OmitsTheDefaultsOfNewKeys) {
   const Json training = Json::parse(format_job_spec(sample_spec())).at("training");
-  for (const char* key :
-       {"optimizer", "momentum", "nesterov", "validation_batch_size", "epochs", "total_rounds"})
+  for (const char* key : {"optimizer", "momentum", "nesterov", "validation_batch_size", "epochs",
+                          "total_rounds", "attention"})
     EXPECT_FALSE(training.contains(key)) << key;
   JobSpec spec = sample_spec();
   spec.training.optimizer = OptimizerKind::kSgd;
@@ -47,6 +47,7 @@ TEST(JobSpec, OmitsTheDefaultsOfNewKeys) {
   spec.training.validation_batch_size = 3;
   spec.training.epochs = 0.25;
   spec.training.total_rounds = 8;
+  spec.training.attention = AttentionKernel::kEfficient;
   EXPECT_EQ(parse_job_spec(format_job_spec(spec), "job.json"), spec);
 }
 

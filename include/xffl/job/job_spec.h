@@ -85,6 +85,13 @@ constexpr auto names_of(StateDtype) { return enum_names("fp32", "bf16"); }
 enum class EarlyStopKeep { kBest, kLast };
 constexpr auto names_of(EarlyStopKeep) { return enum_names("best", "last"); }
 
+/// The kernel of a GPU's attention: "auto" is the fastest one that PyTorch has for the shape; with
+/// another one a shape that it lacks is an error. A CPU always uses xffl's own kernel.
+enum class AttentionKernel { kAuto, kFlash, kCudnn, kEfficient, kMath };
+constexpr auto names_of(AttentionKernel) {
+  return enum_names("auto", "flash", "cudnn", "efficient", "math");
+}
+
 /// The optimizers of torch.optim. AdamW decays the weights beside the gradient's step; Adam and SGD
 /// add the decay to the gradient.
 enum class OptimizerKind { kAdamw, kAdam, kSgd };
@@ -191,6 +198,7 @@ struct TrainingSpec {
   Sharding sharding = Sharding::kNone;
   int64_t shard_group_size = 0;  // ranks of a hybrid or hybrid_zero2 group; 0: the ranks of a node
   Recompute recompute = Recompute::kNone;
+  AttentionKernel attention = AttentionKernel::kAuto;
   Offload offload = Offload::kNone;
   int64_t validation_samples = 0;     // sequences evaluated before and after; 0: all
   int64_t validation_batch_size = 0;  // sequences per rank and forward pass; 0: micro_batch_size

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "xffl/comm/rendezvous.h"
+#include "xffl/job/job_spec.h"
 
 namespace xffl::train {
 
@@ -42,6 +43,9 @@ void use_deterministic_algorithms(at::Device device);
 /// token). cuDNN prepares a plan for each length, which takes tenths of a second, and PyTorch
 /// prefers cuDNN on H100 and H200. Flash attention needs no plan. Applies to the whole process.
 void use_attention_of_any_length(at::Device device);
+
+/// Makes a GPU's attention use `kernel` alone, unless it is kAuto. Applies to the whole process.
+void use_attention(job::AttentionKernel kernel, at::Device device);
 
 /// Returns `wanted`, else OMP_NUM_THREADS, else an equal share of the CPUs for each rank of this
 /// machine (all available CPUs if Slurm binds ranks to CPUs).
