@@ -48,8 +48,6 @@ std::string fingerprint(job::JobSpec spec) {
   training.keep_checkpoints = defaults.keep_checkpoints;
   training.deterministic = defaults.deterministic;
   training.pipeline = defaults.pipeline;
-  training.validation_batch_size = defaults.validation_batch_size;
-  training.attention = defaults.attention;
   return job::format_job_spec(spec);
 }
 
@@ -99,17 +97,10 @@ void visit_fields(State& state, const Visit& visit) {
   visit("best_validation", state.best_validation);
   visit("worse_validations", state.worse_validations);
   visit("measured_at", state.measured_at);
-  visit("losses", state.scores.nll);
+  visit("losses", state.losses);
   visit("best_amid", state.best_loss);
   visit("best_steps", state.best_steps);
-  visit("nll_before", state.before.nll);
-}
-
-// Later fields, which the checkpoints of earlier releases lack.
-template <class State, class Visit>
-void visit_optional_fields(State& state, const Visit& visit) {
-  visit("accuracies", state.scores.accuracy);
-  visit("accuracy_before", state.before.accuracy);
+  visit("nll_before", state.nll_before);
 }
 
 Json state_json(const TrainingState& state, const job::JobSpec& spec, int64_t steps_since) {
@@ -117,9 +108,7 @@ Json state_json(const TrainingState& state, const job::JobSpec& spec, int64_t st
             {"job", fingerprint(spec)},
             {"steps_since_exchange", steps_since},
             {"report", job::format_job_report(state.report)}};
-  const auto write = [&](const char* key, const auto& value) { json[key] = value; };
-  visit_fields(state, write);
-  visit_optional_fields(state, write);
+  visit_fields(state, [&](const char* key, const auto& value) { json[key] = value; });
   return json;
 }
 
@@ -161,15 +150,10 @@ std::vector<UnitBuffers> Checkpoints::best_buffers() const {
   return all;
 }
 
-void Checkpoints::append_moments(std::vector<UnitBuffers>& all) const {
-  shard::Optimizer& optimizer = trainer_.optimizer();
-  if (!optimizer.first_moments().empty()) all.push_back({"first", optimizer.first_moments()});
-  if (!optimizer.second_moments().empty()) all.push_back({"second", optimizer.second_moments()});
-}
-
 std::vector<UnitBuffers> Checkpoints::buffers() const {
-  std::vector<UnitBuffers> all{{"master", {}}};
-  append_moments(all);
+  std::vector<UnitBuffers> all{{"master", {}},
+                               {"first", trainer_.optimizer().first_moments()},
+                               {"second", trainer_.optimizer().second_moments()}};
   for (const shard::UnitState& state : model_.parameters->states()) {
     all[0].units.push_back(state.master_S);
     if (state.remainder_S.defined()) all[0].remainders.push_back(state.remainder_S);
@@ -181,8 +165,8 @@ std::vector<UnitBuffers> Checkpoints::buffers() const {
 // All buffers but the masters and the outer optimizer's anchor, which both equal the job's input
 // model.
 std::vector<UnitBuffers> Checkpoints::optimizer_buffers() const {
-  std::vector<UnitBuffers> all;
-  append_moments(all);
+  std::vector<UnitBuffers> all{{"first", trainer_.optimizer().first_moments()},
+                               {"second", trainer_.optimizer().second_moments()}};
   for (const UnitBuffers& outer : trainer_.exchange().outer().buffers())
     if (outer.name != "anchor") all.push_back(outer);
   return all;
@@ -296,11 +280,7 @@ void Checkpoints::read_state(const fs::path& source, const std::vector<UnitBuffe
   const Json json = read(source, buffers);
   model_.parameters->refresh_compute();
   trainer_.exchange().set_steps_since(json.at("steps_since_exchange").get<int64_t>());
-  const auto read_field = [&](const char* key, auto& value) { json.at(key).get_to(value); };
-  visit_fields(state, read_field);
-  visit_optional_fields(state, [&](const char* key, auto& value) {
-    if (json.contains(key)) read_field(key, value);
-  });
+  visit_fields(state, [&](const char* key, auto& value) { json.at(key).get_to(value); });
   state.report = job::parse_job_report(json.at("report").get<std::string>(), source.string());
 }
 
@@ -334,28 +314,21 @@ bool Checkpoints::load_best(TrainingState& state) {
 }
 
 Json Checkpoints::optimizer_description() const {
-  Json json{{"version", kOptimizerStateVersion},
-            {"project", spec_.key.project},
-            {"run", spec_.key.run},
-            {"facility", spec_.key.facility},
-            {"layout", layout_hash(model_)},
-            {"groups", groups_.count()},
-            {"outer", job::to_string(spec_.training.groups.outer.kind)}};
-  // AdamW and Adam have the same moments.
-  if (spec_.training.optimizer == job::OptimizerKind::kSgd)
-    json["optimizer"] = spec_.training.momentum > 0 ? "sgd with momentum" : "sgd";
-  return json;
+  return Json{{"version", kOptimizerStateVersion},
+              {"project", spec_.key.project},
+              {"run", spec_.key.run},
+              {"facility", spec_.key.facility},
+              {"layout", layout_hash(model_)},
+              {"groups", groups_.count()},
+              {"outer", job::to_string(spec_.training.groups.outer.kind)}};
 }
 
 // Returns the reason why an optimizer state is unusable.
 std::string Checkpoints::optimizer_problem(const fs::path& folder) const {
   return problem_of(folder, [&](const Json& state) -> std::string {
     const Json expected = optimizer_description();
-    const Json& found = state.at("of");
-    if (found.value("optimizer", "") != expected.value("optimizer", ""))
-      return "its optimizer differs";
     for (const auto& [key, value] : expected.items())
-      if (found.at(key) != value) return "its " + key + " differs";
+      if (state.at("of").at(key) != value) return "its " + key + " differs";
     if (state.at("round") != spec_.key.round - 1) return "it is not from the previous round";
     return state.at("name") != folder.filename().string() ? "it is from another attempt" : "";
   });
