@@ -21,7 +21,6 @@ constexpr std::string_view kPlainCharacters =
 constexpr std::string_view kOptionCharacters =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:@%+=,&|*()[]~-";
 constexpr std::string_view kBlank = " \t";
-constexpr int kMaxPartDepth = 3;
 
 // The verbs that print a queue manager's directives, and the beginning of their lines. An option of
 // sbatch and flux is one word; an option of qsub is a flag with its values.
@@ -33,8 +32,6 @@ struct Directives {
 constexpr Directives kDirectives[] = {
     {"sbatch", "#SBATCH ", "--", "sbatch"},
     {"gridengine", "#$ ", "-", "qsub"},
-    {"pbs", "#PBS ", "-", "qsub"},
-    {"flux", "# flux: ", "--", "flux batch"},
 };
 
 const Directives* directives_of(std::string_view verb) {
@@ -255,13 +252,13 @@ class Renderer {
     }
   }
 
-  // A shipped part is a template, too, and may include another part.
+  // A shipped part is a template, too, and includes no other part.
   void append_part(std::string_view name, std::string& out) {
-    if (depth_ == kMaxPartDepth) fail("the parts include each other");
+    if (is_part_) fail("a part cannot include another part");
     const std::string part = "parts/" + std::string(name);
     const std::string origin = "the shipped template '" + part + "'";
     Renderer renderer(origin, values_);
-    renderer.depth_ = depth_ + 1;
+    renderer.is_part_ = true;
     out += renderer.render(shipped_template(part));
     used_.merge(renderer.used_);
   }
@@ -270,7 +267,7 @@ class Renderer {
   const TemplateValues& values_;
   std::set<std::string, std::less<>> used_;
   int line_ = 0;
-  int depth_ = 0;  // of this part
+  bool is_part_ = false;
 };
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "xffl/base/log.h"
-#include "xffl/job/cuda_driver.h"
 
 namespace xffl::trial {
 namespace {
@@ -384,7 +383,16 @@ class Judgement {
 
 }  // namespace
 
-int lowest_driver(const std::string& cuda) { return job::oldest_driver(major(cuda)); }
+int lowest_driver(const std::string& cuda) {
+  switch (major(cuda)) {
+    case 12:
+      return 525;
+    case 13:
+      return 580;
+    default:
+      return 0;
+  }
+}
 
 std::optional<RoundSpeed> round_speed(double step_seconds, double step_tokens, int64_t steps,
                                       int nodes) {
