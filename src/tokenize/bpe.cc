@@ -282,7 +282,7 @@ class OriginalPlaces {
  public:
   explicit OriginalPlaces(const std::vector<NfcChange>& changes) : changes_(changes) {}
 
-  // Of a stretch of bytes that begins, or ends, at `at`.
+  // The original place of a stretch of bytes that begins, or ends, at `at`.
   size_t begin(size_t at) const {
     const NfcChange change = last_before(at + 1);
     return at < change.new_end ? change.begin : at - change.new_end + change.end;

@@ -42,7 +42,8 @@ const Decomposition* decomposition_of(uint32_t code_point) {
 
 uint64_t pair_of(uint32_t first, uint32_t second) { return uint64_t{first} << 32 | second; }
 
-// The characters of pairs that compose, and the second characters of such pairs.
+// `pairs` maps two characters to their composition; `seconds` has the second character of each
+// pair.
 struct Compositions {
   std::unordered_map<uint64_t, uint32_t> pairs;
   std::vector<uint32_t> seconds;  // ascending
