@@ -16,6 +16,7 @@ std::string format_json(const train::Evaluation& result) {
   Json json{{"tokens", result.tokens},
             {"nll", result.nll()},
             {"perplexity", std::exp(result.nll())},
+            {"accuracy", result.accuracy()},
             {"per_sequence", Json::array()}};
   for (const std::optional<double>& nll : result.per_sequence)
     json["per_sequence"].push_back(nll ? Json(*nll) : Json(nullptr));
@@ -26,9 +27,9 @@ std::string format_table(const EvaluateOptions& options, const train::Evaluation
   char text[300];
   std::snprintf(text, sizeof text,
                 "sequences         %zu\npredicted tokens  %lld\nloss (nats)       %.6f\nperplexity "
-                "       %.4f\n",
+                "       %.4f\naccuracy          %.4f\n",
                 result.per_sequence.size(), static_cast<long long>(result.tokens), result.nll(),
-                std::exp(result.nll()));
+                std::exp(result.nll()), result.accuracy());
   return "model             " + options.model + "\ntokens            " + options.tokens + "\n" +
          text;
 }

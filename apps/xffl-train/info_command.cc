@@ -1,43 +1,41 @@
-#include <ATen/Parallel.h>
-#include <ATen/Version.h>
-#include <torch/version.h>
-#include <unistd.h>
-
 #include <cstdio>
 
 #include "commands.h"
 #include "xffl/base/json.h"
-#include "xffl/base/resources.h"
+#include "xffl/comm/group.h"
 #include "xffl/kernels/cuda/gpu.h"
 #include "xffl/train/device.h"
+#include "xffl/train/environment.h"
 
 namespace xffl::train_app {
 namespace {
 
+// The environment of a report, and the facts of this process.
 Json collect(const CommonOptions& common) {
   const comm::Environment environment = comm::process_environment();
   const comm::Rendezvous rendezvous = comm::read_rendezvous(environment);
-  char host[256] = "";
-  gethostname(host, sizeof host - 1);
-  Json json;
-  json["version"] = XFFL_VERSION;
-  json["torch"] = TORCH_VERSION;
-  json["host"] = host;
-  json["cpu_capability"] = at::get_cpu_capability();
-  json["cpus"] = available_cpus();
-  json["threads"] = train::choose_threads(common.threads, rendezvous, environment);
-  json["memory_bytes"] = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  job::TrainerEnvironment found = train::trainer_environment();
+  found.threads = train::choose_threads(common.threads, rendezvous, environment);
+  Json json{{"version", XFFL_VERSION}};
+  json.update(job::environment_json(found));
+  json.erase("backend");  // of a group, and there is none
+  json["has_cuda"] = kernels::gpu::kBuiltIn;
+  json["has_nccl"] = comm::has_nccl();
+  json["has_gloo"] = comm::has_gloo();
   json["rank"] = rendezvous.rank;
   json["world_size"] = rendezvous.world_size;
-  json["gloo"] = comm::has_gloo();
-  json["nccl"] = comm::has_nccl();
-  json["cuda"] = kernels::gpu::kBuiltIn;
-  json["gpus"] = Json::array();
-  for (const kernels::gpu::Info& gpu : kernels::gpu::list()) {
-    json["gpus"].push_back(
-        {{"name", gpu.name}, {"memory_bytes", gpu.memory_bytes}, {"capability", gpu.capability}});
-  }
+  json["addresses"] = Json::object();
+  for (const train::NetworkInterface& each : train::network_interfaces())
+    json["addresses"][each.name] = each.addresses;
   return json;
+}
+
+std::string text_of(const Json& value) {
+  if (value.is_string()) return value.get<std::string>().empty() ? "-" : value.get<std::string>();
+  if (!value.is_array()) return value.dump();
+  std::string text;
+  for (const Json& each : value) text += (text.empty() ? "" : ", ") + text_of(each);
+  return text.empty() ? "-" : text;
 }
 
 }  // namespace
@@ -49,8 +47,12 @@ void info_command(const CommonOptions& common, bool json) {
     return;
   }
   for (const auto& [key, value] : info.items()) {
-    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-    std::printf("%-16s%s\n", key.c_str(), text.c_str());
+    if (!value.is_object()) {
+      std::printf("%-16s%s\n", key.c_str(), text_of(value).c_str());
+      continue;
+    }
+    for (const auto& [name, inner] : value.items())
+      std::printf("%-16s%s: %s\n", key.c_str(), name.c_str(), text_of(inner).c_str());
   }
 }
 

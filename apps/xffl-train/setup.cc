@@ -23,7 +23,7 @@ Rank set_up_rank(const CommonOptions& options) {
   rank.rendezvous = comm::read_rendezvous(environment);
   at::set_num_threads(train::choose_threads(options.threads, rank.rendezvous, environment));
   rank.device = train::choose_device(options.device, rank.rendezvous.local_rank);
-  rank.group = comm::make_group(rank.rendezvous, rank.device);
+  rank.group = comm::make_group(rank.rendezvous, rank.device, train::device_name(rank.device));
   return rank;
 }
 

@@ -64,6 +64,9 @@ void print_report(const job::JobReport& report) {
   std::printf("%-22s %lld\n", "tokens", static_cast<long long>(report.tokens));
   std::printf("%-22s %.4f (last step %.4f)\n", "training loss", report.train_loss,
               report.train_loss_last);
+  if (report.train_accuracy > 0)
+    std::printf("%-22s %.4f (last step %.4f)\n", "training accuracy", report.train_accuracy,
+                report.train_accuracy_last);
   for (const job::ValidationResult& result : report.validation)
     std::printf("%-22s %.4f -> %.4f (perplexity %.1f -> %.1f)\n",
                 ("validation " + result.name).c_str(), result.nll_before, result.nll_after,

@@ -394,6 +394,8 @@ class Job:
         for name in ("freeze", "proximal", "document_mask", "max_tokens", "validation_interval", "early_stop_patience", "keep_optimizer"):
             asked[name] = training[name]
         asked["masters"] = training["masters"] == "none"
+        asked["epochs"] = training.get("epochs", 0)
+        asked["optimizer"] = training.get("optimizer", "adamw") != "adamw"
         for name in ("moment_dtype", "gradient_dtype"):
             asked[name] = training[name] != "fp32"
         for name, value in asked.items():

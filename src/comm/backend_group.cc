@@ -6,11 +6,13 @@
 #include <cctype>
 #include <chrono>
 #include <exception>
+#include <map>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
+#include "host_group.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 
@@ -51,28 +53,6 @@ void translate_errors(const Rendezvous& rendezvous, std::string_view doing,
             " by more than XFFL_COMM_TIMEOUT=" + std::to_string(rendezvous.timeout.count()) +
             " s: look at the other ranks' output)");
   }
-}
-
-// Rank 0 listens at master_port, the other ranks connect. Throws kFailed.
-c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& rendezvous) {
-  c10::intrusive_ptr<c10d::Store> store;
-  const std::string where =
-      rendezvous.master_address + ":" + std::to_string(rendezvous.master_port);
-  translate_errors(
-      rendezvous, "rendezvous with the other ranks at " + where,
-      [&] {
-        c10d::TCPStoreOptions options;
-        options.port = static_cast<uint16_t>(rendezvous.master_port);
-        options.isServer = rendezvous.rank == 0;
-        options.numWorkers = static_cast<size_t>(rendezvous.world_size);
-        options.timeout = rendezvous.timeout;
-        store = c10::make_intrusive<c10d::TCPStore>(rendezvous.master_address, options);
-      },
-      rendezvous.rank == 0
-          ? "another program uses the port: choose another MASTER_PORT; or a rank was late"
-          : "rank 0 does not answer: check that MASTER_ADDR and MASTER_PORT name its machine; or "
-            "it was late");
-  return store;
 }
 
 class SingleRank final : public Group {
@@ -255,18 +235,71 @@ void BackendGroup::self_test() {
   }
 }
 
-std::unique_ptr<Group> make_backend_group(BackendMaker maker, const Rendezvous& rendezvous) {
-  auto group =
-      std::make_unique<BackendGroup>(std::move(maker), connect_store(rendezvous), rendezvous);
+Store connect_store(const Rendezvous& rendezvous) {
+  Store store;
+  const std::string where =
+      rendezvous.master_address + ":" + std::to_string(rendezvous.master_port);
+  translate_errors(
+      rendezvous, "rendezvous with the other ranks at " + where,
+      [&] {
+        c10d::TCPStoreOptions options;
+        options.port = static_cast<uint16_t>(rendezvous.master_port);
+        options.isServer = rendezvous.rank == 0;
+        options.numWorkers = static_cast<size_t>(rendezvous.world_size);
+        options.timeout = rendezvous.timeout;
+        store = c10::make_intrusive<c10d::TCPStore>(rendezvous.master_address, options);
+      },
+      rendezvous.rank == 0
+          ? "another program uses the port: choose another MASTER_PORT; or a rank was late"
+          : "rank 0 does not answer: check that MASTER_ADDR and MASTER_PORT name its machine; or "
+            "it was late");
+  return store;
+}
+
+// Rank 0 counts, so that the store answers each other rank once.
+int ranks_per_device(const Store& store, const Rendezvous& rendezvous,
+                     const std::string& device_name) {
+  const auto key = [](int rank) { return "device/" + std::to_string(rank); };
+  const auto text_of = [&](const std::string& name) {
+    const std::vector<uint8_t> bytes = store->get(name);
+    return std::string(bytes.begin(), bytes.end());
+  };
+  int most = 1;
+  translate_errors(rendezvous, "comparing GPUs with the other ranks", [&] {
+    store->set(key(rendezvous.rank), std::vector<uint8_t>(device_name.begin(), device_name.end()));
+    if (rendezvous.rank == 0) {
+      std::map<std::string, int> ranks;
+      for (int rank = 0; rank < rendezvous.world_size; ++rank)
+        most = std::max(most, ++ranks[text_of(key(rank))]);
+      const std::string text = std::to_string(most);
+      store->set("ranks_per_device", std::vector<uint8_t>(text.begin(), text.end()));
+    }
+    most = std::stoi(text_of("ranks_per_device"));
+  });
+  return most;
+}
+
+std::unique_ptr<Group> make_backend_group(BackendMaker maker, const Rendezvous& rendezvous,
+                                          Store store) {
+  if (!store) store = connect_store(rendezvous);
+  auto group = std::make_unique<BackendGroup>(std::move(maker), std::move(store), rendezvous);
   group->self_test();
   return group;
 }
 
 std::unique_ptr<Group> make_single_rank() { return std::make_unique<SingleRank>(); }
 
-std::unique_ptr<Group> make_group(const Rendezvous& rendezvous, at::Device device) {
+std::unique_ptr<Group> make_group(const Rendezvous& rendezvous, at::Device device,
+                                  const std::string& device_name) {
   if (rendezvous.world_size == 1) return make_single_rank();
-  return device.is_cuda() ? make_nccl(rendezvous, device) : make_gloo(rendezvous);
+  if (!device.is_cuda()) return make_gloo(rendezvous);
+  Store store = connect_store(rendezvous);
+  const int sharing = device_name.empty() ? 1 : ranks_per_device(store, rendezvous, device_name);
+  if (sharing == 1) return make_nccl(rendezvous, device, std::move(store));
+  if (rendezvous.rank == 0)
+    log::warning("ranks share a GPU: they exchange by Gloo through the host's memory, not by NCCL",
+                 {{"ranks_per_gpu", sharing}, {"ranks", rendezvous.world_size}});
+  return std::make_unique<HostGroup>(make_gloo(rendezvous, std::move(store)), device, sharing);
 }
 
 }  // namespace xffl::comm

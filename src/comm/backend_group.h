@@ -66,9 +66,19 @@ class BackendGroup final : public Group {
   std::vector<at::Tensor> spare_;  // buffers of finished exchanges
 };
 
-/// The group of all ranks, tested by self_test().
-std::unique_ptr<Group> make_backend_group(BackendMaker maker, const Rendezvous& rendezvous);
-std::unique_ptr<Group> make_gloo(const Rendezvous& rendezvous);
-std::unique_ptr<Group> make_nccl(const Rendezvous& rendezvous, at::Device device);
+using Store = c10::intrusive_ptr<c10d::Store>;
+
+/// Rank 0 listens at master_port, the other ranks connect. Throws kFailed.
+Store connect_store(const Rendezvous& rendezvous);
+
+/// The largest number of ranks that give the same device name; collective. Throws kFailed.
+int ranks_per_device(const Store& store, const Rendezvous& rendezvous,
+                     const std::string& device_name);
+
+/// The group of all ranks, tested by self_test(). An empty `store` is connected first.
+std::unique_ptr<Group> make_backend_group(BackendMaker maker, const Rendezvous& rendezvous,
+                                          Store store);
+std::unique_ptr<Group> make_gloo(const Rendezvous& rendezvous, Store store = {});
+std::unique_ptr<Group> make_nccl(const Rendezvous& rendezvous, at::Device device, Store store = {});
 
 }  // namespace xffl::comm

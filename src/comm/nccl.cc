@@ -9,6 +9,7 @@
 //
 // c10d's watchdog thread detects an operation that exceeds the time-out, or whose peer died. The
 // thread logs the operation and ends the process by SIGABRT; srun then ends the other ranks.
+#include <torch/csrc/distributed/c10d/NCCLUtils.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "backend_group.h"
@@ -16,8 +17,9 @@
 namespace xffl::comm {
 
 bool has_nccl() { return true; }
+std::string nccl_version() { return c10d::getNcclVersion(); }
 
-std::unique_ptr<Group> make_nccl(const Rendezvous& rendezvous, at::Device device) {
+std::unique_ptr<Group> make_nccl(const Rendezvous& rendezvous, at::Device device, Store joined) {
   BackendMaker maker{"nccl", device, nullptr, false};
   maker.connect = [rendezvous, device](c10::intrusive_ptr<c10d::Store> store, int rank, int size) {
     auto options = c10d::ProcessGroupNCCL::Options::create();
@@ -29,7 +31,7 @@ std::unique_ptr<Group> make_nccl(const Rendezvous& rendezvous, at::Device device
     backend->eagerConnectSingleDevice(device);
     return backend;
   };
-  return make_backend_group(std::move(maker), rendezvous);
+  return make_backend_group(std::move(maker), rendezvous, std::move(joined));
 }
 
 }  // namespace xffl::comm

@@ -4,8 +4,9 @@
 namespace xffl::comm {
 
 bool has_nccl() { return false; }
+std::string nccl_version() { return ""; }
 
-std::unique_ptr<Group> make_nccl(const Rendezvous&, at::Device) {
+std::unique_ptr<Group> make_nccl(const Rendezvous&, at::Device, Store) {
   throw Error(ErrorKind::kUnsupported,
               "this xffl-train was built without NCCL: build it with the preset trainer-cuda");
 }

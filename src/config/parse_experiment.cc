@@ -257,11 +257,14 @@ class ExperimentReader {
   void check_training(const std::string& path, Facility& facility) {
     job::TrainingSpec& training = facility.training;
     const std::string steps = training_path(path, "steps_per_round");
-    if (training.steps == 0 && !reader_.is_set(steps)) {
+    training.total_rounds = training.epochs > 0 ? experiment_.rounds : 0;
+    if (training.epochs > 0) training.steps = 0;  // a facility's own epochs replace shared steps
+    if (training.steps == 0 && training.epochs == 0 && !reader_.is_set(steps)) {
       if (!std::exchange(steps_missed_, true))
         reader_.problem(reader_.mark(path),
                         "missing required key 'training.steps_per_round': "
-                        "optimizer steps of a facility in one round");
+                        "optimizer steps of a facility in one round (or give "
+                        "'training.epochs_per_round')");
     }
     if (training.steps > kMaxTotalSteps / experiment_.rounds)
       reader_.problem(reader_.mark(steps),

@@ -23,9 +23,11 @@ std::optional<history::TrainingProgress> progress_of(const std::string& line,
   const Json json = parse_json(line, "metrics.jsonl");
   JsonObject object(json, "metrics.jsonl");
   const int64_t first = spec.training.first_step, step = object.integer("step", 0);
-  return history::TrainingProgress{spec.key.attempt, step > first ? step - first : step,
-                                   spec.training.steps, object.number("loss"),
-                                   object.number_or("tokens_per_second", 0)};
+  // A round of epochs has its number of steps in the line.
+  return history::TrainingProgress{
+      spec.key.attempt, object.integer_or("job_step", step > first ? step - first : step, 0),
+      object.integer_or("job_steps", spec.training.steps, 0), object.number("loss"),
+      object.number_or("tokens_per_second", 0)};
 } catch (const Error&) {
   return std::nullopt;
 }

@@ -138,6 +138,10 @@ void read_field(JsonObject& object, const Field& field, void* out, int version) 
   }
 }
 
+bool has_default(const Field& field, const void* object) {
+  return field.is_set ? !field.is_set(object) : field.get(object) == field.default_value;
+}
+
 Json write_field(const Field& field, const void* object) {
   void* const out = const_cast<void*>(object);  // NOLINT: the accessors take a mutable struct
   Json json = Json::object();
@@ -198,11 +202,10 @@ void read_fields(JsonObject& object, const FieldTable& table, void* out, int ver
   }
 }
 
-void write_fields(Json& json, const FieldTable& table, const void* object) {
+void write_fields(Json& json, const FieldTable& table, const void* object, bool all) {
   for (const Field& field : table.json) {
-    Json value = write_field(field, object);
-    const bool empty = value == "" || value == 0;
-    if (!field.omit_empty || !empty) json[std::string(field.name)] = std::move(value);
+    if (all || !field.omit_empty || !has_default(field, object))
+      json[std::string(field.name)] = write_field(field, object);
   }
 }
 

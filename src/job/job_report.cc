@@ -21,6 +21,34 @@ const FieldTable& result_fields() {
       field("tokens", &R::tokens, "", {.max = kMaxCount}),
       field("nll_before", &R::nll_before, "", {.max = kMaxLoss}),
       field("nll_after", &R::nll_after, "", {.max = kMaxLoss}),
+      field("accuracy_before", &R::accuracy_before, "", {.max = 1, .omit_empty = true}),
+      field("accuracy_after", &R::accuracy_after, "", {.max = 1, .omit_empty = true}),
+  });
+  return fields;
+}
+
+const FieldTable& environment_fields() {
+  using E = TrainerEnvironment;
+  const Field text{.max = 200, .omit_empty = true}, count{.max = kMaxCount, .omit_empty = true};
+  static const FieldTable fields({
+      field("host", &E::host, "", text),
+      field("system", &E::system, "", text),
+      field("torch", &E::torch, "", text),
+      field("cpu_capability", &E::cpu_capability, "", text),
+      field("cpus", &E::cpus, "", count),
+      field("threads", &E::threads, "", count),
+      field("memory_bytes", &E::memory_bytes, "", count),
+      field("shm_bytes", &E::shm_bytes, "", count),
+      field("shm_free_bytes", &E::shm_free_bytes, "", count),
+      field("backend", &E::backend, "", text),
+      field("cuda", &E::cuda, "", text),
+      field("driver", &E::driver, "", text),
+      field("cudnn", &E::cudnn, "", text),
+      field("nccl", &E::nccl, "", text),
+      field("architectures", &E::architectures, "", text),
+      field("gpus", &E::gpus, "", text),
+      field("interfaces", &E::interfaces, "", text),
+      field("infiniband", &E::infiniband, "", text),
   });
   return fields;
 }
@@ -54,6 +82,17 @@ const FieldTable& report_fields() {
       field("program_sha256", &R::program_sha256, "",
             {.validate = validate_sha256, .omit_empty = true}),
       field("gpu_energy_joules", &R::gpu_energy_joules, "", {.max = kMaxCount, .omit_empty = true}),
+      field("samples_per_second", &R::samples_per_second, "",
+            {.max = kMaxRate, .omit_empty = true}),
+      field("tokens_per_second_per_rank", &R::tokens_per_second_per_rank, "",
+            {.max = kMaxRate, .omit_empty = true}),
+      field("startup_seconds", &R::startup_seconds, "", {.max = kMaxSeconds, .omit_empty = true}),
+      field("evaluation_seconds", &R::evaluation_seconds, "",
+            {.max = kMaxSeconds, .omit_empty = true}),
+      field("environment", &R::environment, "",
+            {.table = &environment_fields(), .omit_empty = true}),
+      field("train_accuracy", &R::train_accuracy, "", {.max = 1, .omit_empty = true}),
+      field("train_accuracy_last", &R::train_accuracy_last, "", {.max = 1, .omit_empty = true}),
       field("optimizer_lost", &R::optimizer_lost, "", {.max = kMaxReasonBytes, .omit_empty = true}),
   });
   return fields;
@@ -99,6 +138,7 @@ void check_key(const JobKey& found, const JobKey& expected) {
 // Whether the job's own settings may end it early, which does not count as a stop.
 bool may_end_early(const JobReport& report, const TrainingSpec& training) {
   if (training.max_tokens > 0 && report.tokens >= training.max_tokens) return true;
+  if (training.epochs > 0) return true;  // only the trainer knows the steps
   return training.early_stop_patience > 0 && training.validation_interval > 0 &&
          report.steps % training.validation_interval == 0;
 }
@@ -179,6 +219,12 @@ std::string format_job_report(const JobReport& report) {
   std::string text = dump_document(document);
   parse_job_report(text, "report.json");
   return text;
+}
+
+Json environment_json(const TrainerEnvironment& environment) {
+  Json json = Json::object();
+  write_fields(json, environment_fields(), &environment, true);
+  return json;
 }
 
 bool is_checkpointed(const JobReport& report, const JobSpec& spec) {

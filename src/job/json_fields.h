@@ -16,8 +16,9 @@ inline constexpr uint64_t kMaxJobFileBytes = 1u << 20;
 /// version, and may have others, which newer releases write. Throws kCorrupt.
 void read_fields(JsonObject& object, const FieldTable& table, void* out, int version);
 
-/// Appends the fields of `object`, the struct of `table`, to `json`.
-void write_fields(Json& json, const FieldTable& table, const void* object);
+/// Appends the fields of `object`, the struct of `table`, to `json`; with `all` also those that the
+/// file omits.
+void write_fields(Json& json, const FieldTable& table, const void* object, bool all = false);
 
 /// The file's text: two spaces of indentation, a final newline. Throws kCorrupt for text that is
 /// not UTF-8.

@@ -13,9 +13,42 @@ Problem unsupported(const std::string& key, const std::string& message) {
   return Unsupported{key, message};
 }
 
+Problem check_optimizer(const TrainingSpec& training) {
+  const std::string kind(to_string(training.optimizer));
+  if (training.momentum > 0 && training.optimizer != OptimizerKind::kSgd)
+    return unsupported("momentum",
+                       "training.momentum is for the optimizer sgd, but "
+                       "training.optimizer is " +
+                           kind + ": leave it out, or use beta1 of " + kind);
+  if (training.nesterov && training.momentum == 0)
+    return unsupported("nesterov",
+                       "training.nesterov needs training.optimizer sgd and training.momentum");
+  return {};
+}
+
+Problem check_attention(const TrainingSpec& training) {
+  const AttentionKernel kernel = training.attention;
+  const std::string given = "training.attention is " + std::string(to_string(kernel));
+  const bool is_narrow = kernel == AttentionKernel::kFlash || kernel == AttentionKernel::kCudnn;
+  if (is_narrow && training.precision == FloatType::kFloat32)
+    return unsupported("attention", given +
+                                        ", but training.precision is fp32: flash and cudnn compute "
+                                        "in bf16 and fp16 only");
+  if (kernel == AttentionKernel::kCudnn && training.deterministic)
+    return unsupported("attention", given +
+                                        ", with training.deterministic: its gradients differ from "
+                                        "run to run");
+  return {};
+}
+
 Problem check_groups(const TrainingSpec& training, int world_size) {
   const RankGroups& groups = training.groups;
   if (groups.count == 1) return {};
+  if (training.epochs > 0)
+    return unsupported(
+        "epochs_per_round",
+        "training.epochs_per_round with training.groups: the groups' data may differ "
+        "in size: use steps_per_round");
   if (world_size % groups.count != 0) {
     return unsupported("groups.count", "training.groups.count is " + std::to_string(groups.count) +
                                            ", which does not divide the " +
@@ -150,6 +183,8 @@ bool is_hybrid(Sharding sharding) {
 
 std::optional<Unsupported> find_unsupported(const TrainingSpec& training,
                                             size_t num_validation_sets, const Ranks& ranks) {
+  if (Problem found = check_optimizer(training)) return found;
+  if (Problem found = check_attention(training)) return found;
   if (Problem found = check_groups(training, ranks.all)) return found;
   if (Problem found = check_pipeline(training, ranks.all)) return found;
   if (Problem found = check_early_stop(training, num_validation_sets)) return found;

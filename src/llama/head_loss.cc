@@ -8,11 +8,13 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "on_cpu.h"
 #include "pointwise.h"
 #include "product.h"
 #include "xffl/base/error.h"
+#include "xffl/kernels/cpu/conversions.h"
 #include "xffl/kernels/cuda/gpu.h"
 
 namespace xffl::llama {
@@ -58,6 +60,40 @@ void softmax_rows_by_aten(at::Tensor logits_RV, const at::Tensor& labels_R, at::
   }
 }
 
+// Whether the label is the first among the row's largest logits. A NaN is larger than every number.
+template <class T>
+bool is_first_largest(const T* logits_V, int64_t size, int64_t label) {
+  constexpr int64_t kBlock = 512;  // most rows have a larger logit in one of the first blocks
+  const auto wide = [](T value) {
+    if constexpr (std::is_same_v<T, Bf16>)
+      return kernels::bf16_to_float(value.bits);
+    else
+      return value;
+  };
+  const auto logit = wide(logits_V[label]);
+  for (int64_t begin = 0; begin < size; begin += kBlock) {
+    const int64_t end = std::min(begin + kBlock, size), before = std::clamp(label, begin, end);
+    bool larger = false;
+    for (int64_t i = begin; i < before; ++i) larger |= !(wide(logits_V[i]) < logit);
+    for (int64_t i = before; i < end; ++i) larger |= !(wide(logits_V[i]) <= logit);
+    if (larger) return false;
+  }
+  return true;
+}
+
+// Sets the rows' hits to 1 where the label has the largest logit, else to 0.
+void mark_hits(const at::Tensor& logits_RV, const at::Tensor& labels_R, at::Tensor hits_R) {
+  const bool done = on_cpu(logits_RV, [&]<class T>(T) {
+    const int64_t width = logits_RV.size(1);
+    at::parallel_for(0, logits_RV.size(0), 16, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row)
+        mutable_data<float>(hits_R)[row] = is_first_largest(
+            const_data<T>(logits_RV) + row * width, width, const_data<int64_t>(labels_R)[row]);
+    });
+  });
+  if (!done) hits_R.copy_(logits_RV.argmax(1).eq(labels_R));
+}
+
 void softmax_rows(at::Tensor logits_RV, const at::Tensor& labels_R, at::Tensor nll_R,
                   bool into_gradient, double scale) {
   if (kernels::gpu::cross_entropy(logits_RV, labels_R, nll_R, kIgnoreLabel, into_gradient, scale))
@@ -91,7 +127,7 @@ struct TargetRows {
   at::Tensor rows_M;  // may be undefined if all rows have a target
   int64_t count;
   bool all;
-  at::Tensor x_MD, labels_M, nll_M;
+  at::Tensor x_MD, labels_M, nll_M, hits_M;
   int64_t step;  // rows of a chunk
 
   TargetRows(const at::Tensor& x_ND, const at::Tensor& labels_N, int64_t vocab_size,
@@ -102,6 +138,7 @@ struct TargetRows {
         x_MD(all ? x_ND : x_ND.index_select(0, rows_M)),
         labels_M(all ? labels_N : labels_N.index_select(0, rows_M)),
         nll_M(at::empty({count}, x_ND.options().dtype(accumulation_type(x_ND.scalar_type())))),
+        hits_M(at::empty({count}, x_ND.options().dtype(at::kFloat))),
         step(head_chunk_rows(x_ND.device(), count, vocab_size)) {}
 
   // Computes the logits of rows [begin, begin + rows), or with `into_gradient` their gradient, in
@@ -110,8 +147,9 @@ struct TargetRows {
                    const at::Tensor& buffer_RV, bool into_gradient, double scale) const {
     const at::Tensor chunk_RV = buffer_RV.narrow(0, 0, rows);
     multiply_into(chunk_RV, x_MD.narrow(0, begin, rows), head_VD.t());
-    softmax_rows(chunk_RV, labels_M.narrow(0, begin, rows), nll_M.narrow(0, begin, rows),
-                 into_gradient, scale);
+    const at::Tensor labels_R = labels_M.narrow(0, begin, rows);
+    mark_hits(chunk_RV, labels_R, hits_M.narrow(0, begin, rows));
+    softmax_rows(chunk_RV, labels_R, nll_M.narrow(0, begin, rows), into_gradient, scale);
     return chunk_RV;
   }
 };
@@ -142,16 +180,22 @@ HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& label
     head.add_product(chunk_RV, x_RD);
   }
   return {rows.nll_M.sum(at::kDouble),
-          rows.all ? grad_x_MD : at::zeros_like(x_ND).index_copy_(0, rows.rows_M, grad_x_MD)};
+          rows.all ? grad_x_MD : at::zeros_like(x_ND).index_copy_(0, rows.rows_M, grad_x_MD),
+          rows.hits_M.sum(at::kDouble)};
 }
 
-at::Tensor head_nll(const at::Tensor& x_ND, const at::Tensor& head_VD, const at::Tensor& labels_N) {
+at::Tensor head_nll(const at::Tensor& x_ND, const at::Tensor& head_VD, const at::Tensor& labels_N,
+                    at::Tensor* hits_N) {
   const at::NoGradGuard no_grad;
   const TargetRows rows(x_ND, labels_N, head_VD.size(0), {});
   const at::Tensor logits_RV = at::empty({rows.step, head_VD.size(0)}, x_ND.options());
   for (int64_t begin = 0; begin < rows.count; begin += rows.step)
     rows.chunk(begin, std::min(rows.step, rows.count - begin), head_VD, logits_RV, false, 1);
-  return at::zeros({x_ND.size(0)}, rows.nll_M.options()).index_copy_(0, rows.rows_M, rows.nll_M);
+  const auto scattered = [&](const at::Tensor& values_M) {
+    return at::zeros({x_ND.size(0)}, values_M.options()).index_copy_(0, rows.rows_M, values_M);
+  };
+  if (hits_N != nullptr) *hits_N = scattered(rows.hits_M);
+  return scattered(rows.nll_M);
 }
 
 }  // namespace xffl::llama

@@ -198,7 +198,8 @@ at::Tensor Model::hidden(const at::Tensor& tokens_BT, const Documents& documents
 }
 
 at::Tensor Model::stage_nll(at::Tensor x_BTD, const at::Tensor& tokens_BT,
-                            const at::Tensor& labels_BT, const Documents& documents) {
+                            const at::Tensor& labels_BT, const Documents& documents,
+                            at::Tensor* hits_BT) {
   const at::NoGradGuard no_grad;
   x_BTD = trunk(has_embedding() ? embed(tokens_BT) : std::move(x_BTD), documents);
   if (!has_head()) return x_BTD;
@@ -206,7 +207,10 @@ at::Tensor Model::stage_nll(at::Tensor x_BTD, const at::Tensor& tokens_BT,
   std::optional<UseOfUnit> tied;
   if (is_tied()) tied.emplace(options_.hooks, 0, kValues);
   const at::Tensor y_BTD = rms_norm(x_BTD, *final_norm_, config_.rms_norm_eps);
-  return head_nll(y_BTD.flatten(0, 1), head().value, labels_BT.flatten()).view_as(labels_BT);
+  const at::Tensor nll_BT =
+      head_nll(y_BTD.flatten(0, 1), head().value, labels_BT.flatten(), hits_BT).view_as(labels_BT);
+  if (hits_BT != nullptr) *hits_BT = hits_BT->view_as(labels_BT);
+  return nll_BT;
 }
 
 at::Tensor Pass::block_forward(int unit, const at::Tensor& x_BTD) {
@@ -247,6 +251,7 @@ at::Tensor Pass::head_backward() {
                                   scale_, &model_.logits_RV_, targets_, model_.phase_hook_);
   model_.enter(Phase::kBackward);
   nll_sum_ = loss.nll_sum;
+  hits_ = loss.hits;
   return gradient(y_BTD, input_BTD, loss.grad_x_ND.view_as(y_BTD));
 }
 

@@ -39,6 +39,8 @@ void evaluate_only(job::JobSpec& spec) {
   spec.optimizer_path.clear();
   spec.on_stop = job::OnStop::kUpdate;
   spec.training.steps = 0;
+  spec.training.epochs = 0;
+  spec.training.total_rounds = 0;
   spec.training.keep_optimizer = false;
 }
 
@@ -123,6 +125,7 @@ job::JobSpec job_spec(const config::Experiment& experiment, const RunIdentity& i
     spec.optimizer_path =
         optimizer_path(facility.folder, initial_optimizer_name(identity, facility, spec.key)).str();
   spec.training.first_step = (plan.round - 1) * settings.training.steps;
+  if (spec.training.epochs > 0) spec.training.steps = job::kStepsOfEpochs;
   if (plan.evaluates) evaluate_only(spec);
   return spec;
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdio>
 
 #include "identities.h"
 #include "numbers.h"
@@ -26,7 +27,13 @@ std::string learning(const RunStory& story) {
     const std::string round = std::to_string(loss.round);
     text += std::string(5 - std::min<size_t>(5, round.size()), ' ') + round + "  " +
             loss.facility.str() + " " + log::printable(loss.set, 60) + ": " + loss_text(loss.nll) +
-            " (" + perplexity_text(loss.nll) + ")\n";
+            " (" + perplexity_text(loss.nll) + ")";
+    if (loss.accuracy > 0) {
+      char accuracy[32];
+      std::snprintf(accuracy, sizeof accuracy, ", accuracy %.4f", loss.accuracy);
+      text += accuracy;
+    }
+    text += "\n";
   }
   return text;
 }

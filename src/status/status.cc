@@ -61,6 +61,11 @@ std::string losses(const history::FacilityState& facility) {
     std::snprintf(text, sizeof text, ", %s %.4f -> %.4f", result.name.c_str(), result.nll_before,
                   result.nll_after);
     line += text;
+    if (result.accuracy_after > 0) {
+      std::snprintf(text, sizeof text, " (accuracy %.3f -> %.3f)", result.accuracy_before,
+                    result.accuracy_after);
+      line += text;
+    }
   }
   return line;
 }
@@ -368,7 +373,8 @@ Json losses_json(const std::vector<GlobalLoss>& losses) {
                     {"set", loss.set},
                     {"tokens", loss.tokens},
                     {"loss", loss.nll},
-                    {"perplexity", std::exp(loss.nll)}});
+                    {"perplexity", std::exp(loss.nll)},
+                    {"accuracy", loss.accuracy > 0 ? Json(loss.accuracy) : Json()}});
   return list;
 }
 
@@ -378,7 +384,8 @@ std::vector<GlobalLoss> global_losses(const history::RunState& run_state) {
     for (const auto& [name, facility] : round.facilities) {
       if (!facility.accepted) continue;
       for (const job::ValidationResult& set : facility.accepted->report.validation)
-        losses.push_back({number - 1, name, set.name, set.tokens, set.nll_before});
+        losses.push_back(
+            {number - 1, name, set.name, set.tokens, set.nll_before, set.accuracy_before});
     }
   return losses;
 }

@@ -59,10 +59,14 @@ std::vector<uint64_t> Sampler::step_indices(uint64_t step) {
                                        " of batches of " + std::to_string(batch_size_) +
                                        " sequences: beyond 2^64 sequences");
   }
+  return indices(begin, end);
+}
+
+std::vector<uint64_t> Sampler::indices(uint64_t begin, uint64_t end) {
   const auto stride = static_cast<uint64_t>(world_size_);
   const uint64_t to_first = (static_cast<uint64_t>(rank_) + stride - begin % stride) % stride;
   std::vector<uint64_t> indices;
-  for (uint64_t offset = to_first; offset < batch_size_; offset += stride) {
+  for (uint64_t offset = to_first; offset < end - begin; offset += stride) {
     const uint64_t position = begin + offset;
     const uint64_t epoch = position / num_sequences_;
     if (epoch != cached_epoch_) {

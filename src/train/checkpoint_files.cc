@@ -130,6 +130,7 @@ void CheckpointParts::write(const fs::path& folder, const std::vector<UnitBuffer
 
 void CheckpointParts::read(const fs::path& folder, int num_parts,
                            const std::vector<UnitBuffers>& buffers) const {
+  if (buffers.empty()) return;  // the state of an optimizer without moments
   std::vector<int64_t> begins(parameters_.states().size(), 0);  // of the unit's next part
   for (int part = 0; part < num_parts; ++part) {
     const checkpoint::SafetensorsFile file(folder / name(groups_.index(), part, num_parts));

@@ -62,6 +62,8 @@ void check_counts(JsonObject& object) {
 void check_training(JsonObject& object) {
   for (const char* key : {"best_validation", "best_amid"}) object.number(key);
   for (const char* key : {"losses", "nll_before"}) check_numbers(object.at(key), object, key);
+  for (const char* key : {"accuracies", "accuracy_before"})
+    if (object.has(key)) check_numbers(object.at(key), object, key);
   object.integer("worse_validations", 0, kMaxCount);
   for (const char* key : {"measured_at", "best_steps"}) object.integer(key, -1, kMaxCount);
   object.integer("steps_since_exchange", 0, kMaxCount);

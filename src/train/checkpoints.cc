@@ -48,6 +48,8 @@ std::string fingerprint(job::JobSpec spec) {
   training.keep_checkpoints = defaults.keep_checkpoints;
   training.deterministic = defaults.deterministic;
   training.pipeline = defaults.pipeline;
+  training.validation_batch_size = defaults.validation_batch_size;
+  training.attention = defaults.attention;
   return job::format_job_spec(spec);
 }
 
@@ -97,10 +99,17 @@ void visit_fields(State& state, const Visit& visit) {
   visit("best_validation", state.best_validation);
   visit("worse_validations", state.worse_validations);
   visit("measured_at", state.measured_at);
-  visit("losses", state.losses);
+  visit("losses", state.scores.nll);
   visit("best_amid", state.best_loss);
   visit("best_steps", state.best_steps);
-  visit("nll_before", state.nll_before);
+  visit("nll_before", state.before.nll);
+}
+
+// Later fields, which the checkpoints of earlier releases lack.
+template <class State, class Visit>
+void visit_optional_fields(State& state, const Visit& visit) {
+  visit("accuracies", state.scores.accuracy);
+  visit("accuracy_before", state.before.accuracy);
 }
 
 Json state_json(const TrainingState& state, const job::JobSpec& spec, int64_t steps_since) {
@@ -108,7 +117,9 @@ Json state_json(const TrainingState& state, const job::JobSpec& spec, int64_t st
             {"job", fingerprint(spec)},
             {"steps_since_exchange", steps_since},
             {"report", job::format_job_report(state.report)}};
-  visit_fields(state, [&](const char* key, const auto& value) { json[key] = value; });
+  const auto write = [&](const char* key, const auto& value) { json[key] = value; };
+  visit_fields(state, write);
+  visit_optional_fields(state, write);
   return json;
 }
 
@@ -150,10 +161,15 @@ std::vector<UnitBuffers> Checkpoints::best_buffers() const {
   return all;
 }
 
+void Checkpoints::append_moments(std::vector<UnitBuffers>& all) const {
+  shard::Optimizer& optimizer = trainer_.optimizer();
+  if (!optimizer.first_moments().empty()) all.push_back({"first", optimizer.first_moments()});
+  if (!optimizer.second_moments().empty()) all.push_back({"second", optimizer.second_moments()});
+}
+
 std::vector<UnitBuffers> Checkpoints::buffers() const {
-  std::vector<UnitBuffers> all{{"master", {}},
-                               {"first", trainer_.optimizer().first_moments()},
-                               {"second", trainer_.optimizer().second_moments()}};
+  std::vector<UnitBuffers> all{{"master", {}}};
+  append_moments(all);
   for (const shard::UnitState& state : model_.parameters->states()) {
     all[0].units.push_back(state.master_S);
     if (state.remainder_S.defined()) all[0].remainders.push_back(state.remainder_S);
@@ -165,8 +181,8 @@ std::vector<UnitBuffers> Checkpoints::buffers() const {
 // All buffers but the masters and the outer optimizer's anchor, which both equal the job's input
 // model.
 std::vector<UnitBuffers> Checkpoints::optimizer_buffers() const {
-  std::vector<UnitBuffers> all{{"first", trainer_.optimizer().first_moments()},
-                               {"second", trainer_.optimizer().second_moments()}};
+  std::vector<UnitBuffers> all;
+  append_moments(all);
   for (const UnitBuffers& outer : trainer_.exchange().outer().buffers())
     if (outer.name != "anchor") all.push_back(outer);
   return all;
@@ -280,7 +296,11 @@ void Checkpoints::read_state(const fs::path& source, const std::vector<UnitBuffe
   const Json json = read(source, buffers);
   model_.parameters->refresh_compute();
   trainer_.exchange().set_steps_since(json.at("steps_since_exchange").get<int64_t>());
-  visit_fields(state, [&](const char* key, auto& value) { json.at(key).get_to(value); });
+  const auto read_field = [&](const char* key, auto& value) { json.at(key).get_to(value); };
+  visit_fields(state, read_field);
+  visit_optional_fields(state, [&](const char* key, auto& value) {
+    if (json.contains(key)) read_field(key, value);
+  });
   state.report = job::parse_job_report(json.at("report").get<std::string>(), source.string());
 }
 
@@ -314,21 +334,28 @@ bool Checkpoints::load_best(TrainingState& state) {
 }
 
 Json Checkpoints::optimizer_description() const {
-  return Json{{"version", kOptimizerStateVersion},
-              {"project", spec_.key.project},
-              {"run", spec_.key.run},
-              {"facility", spec_.key.facility},
-              {"layout", layout_hash(model_)},
-              {"groups", groups_.count()},
-              {"outer", job::to_string(spec_.training.groups.outer.kind)}};
+  Json json{{"version", kOptimizerStateVersion},
+            {"project", spec_.key.project},
+            {"run", spec_.key.run},
+            {"facility", spec_.key.facility},
+            {"layout", layout_hash(model_)},
+            {"groups", groups_.count()},
+            {"outer", job::to_string(spec_.training.groups.outer.kind)}};
+  // AdamW and Adam have the same moments.
+  if (spec_.training.optimizer == job::OptimizerKind::kSgd)
+    json["optimizer"] = spec_.training.momentum > 0 ? "sgd with momentum" : "sgd";
+  return json;
 }
 
 // Returns the reason why an optimizer state is unusable.
 std::string Checkpoints::optimizer_problem(const fs::path& folder) const {
   return problem_of(folder, [&](const Json& state) -> std::string {
     const Json expected = optimizer_description();
+    const Json& found = state.at("of");
+    if (found.value("optimizer", "") != expected.value("optimizer", ""))
+      return "its optimizer differs";
     for (const auto& [key, value] : expected.items())
-      if (state.at("of").at(key) != value) return "its " + key + " differs";
+      if (found.at(key) != value) return "its " + key + " differs";
     if (state.at("round") != spec_.key.round - 1) return "it is not from the previous round";
     return state.at("name") != folder.filename().string() ? "it is from another attempt" : "";
   });

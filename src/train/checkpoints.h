@@ -28,19 +28,20 @@
 #include "xffl/comm/group.h"
 #include "xffl/job/job_report.h"
 #include "xffl/job/job_spec.h"
+#include "xffl/train/evaluate.h"
 
 namespace xffl::train {
 
 /// The training state beside the buffers.
 struct TrainingState {
-  job::JobReport report;  // counts so far
-  std::vector<double> nll_before;
+  job::JobReport report;       // counts so far
+  Scores before;               // of the job's input model on the validation sets
   double best_validation = 0;  // the lowest mean loss, for early stopping
   int64_t worse_validations = 0;
-  int64_t measured_at = -1;    // steps at the last complete mid-training validation
-  std::vector<double> losses;  // of that validation
-  double best_loss = 0;        // the lowest mean loss of mid-training validations
-  int64_t best_steps = -1;     // steps at that validation; -1: none yet
+  int64_t measured_at = -1;  // steps at the last complete mid-training validation
+  Scores scores;             // of that validation
+  double best_loss = 0;      // the lowest mean loss of mid-training validations
+  int64_t best_steps = -1;   // steps at that validation; -1: none yet
 };
 
 class Checkpoints {
@@ -87,6 +88,7 @@ class Checkpoints {
   std::filesystem::path folder(const char* prefix, int64_t steps) const;
   std::filesystem::path own_optimizer_folder() const;
   std::vector<UnitBuffers> buffers() const;
+  void append_moments(std::vector<UnitBuffers>& all) const;
   std::vector<UnitBuffers> best_buffers() const;
   std::vector<UnitBuffers> optimizer_buffers() const;
   Json optimizer_description() const;

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <sys/resource.h>
+#include <unistd.h>
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
@@ -9,7 +10,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <fstream>
 #include <limits>
+#include <sstream>
 #include <string>
 
 #include "xffl/base/error.h"
@@ -52,16 +55,19 @@ at::Device choose_device(const std::string& wanted, int local_rank) {
               "preset trainer-cuda");
   }
   if (num_gpus == 0) return at::kCPU;
-  // Slurm may show each rank only its own GPU.
-  if (num_gpus > 1 && local_rank >= num_gpus) {
-    throw Error(ErrorKind::kUsage,
-                "local rank " + std::to_string(local_rank) +
-                    " has no GPU: " + std::to_string(num_gpus) +
-                    " GPUs are visible; expected one GPU for each rank of this machine");
-  }
+  // Slurm may show each rank only its own GPU. More ranks than GPUs share them: see
+  // comm::make_group().
   const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank % num_gpus));
   kernels::gpu::use(device);
   return device;
+}
+
+std::string device_name(at::Device device) {
+  if (!device.is_cuda()) return "";
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  return host + std::string("/") +
+         kernels::gpu::list().at(static_cast<size_t>(device.index())).pci_address;
 }
 
 int64_t peak_memory_bytes(at::Device device) {
@@ -69,6 +75,21 @@ int64_t peak_memory_bytes(at::Device device) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<int64_t>(usage.ru_maxrss) * 1024;
+}
+
+double process_seconds() {
+  // The start time is field 22 of /proc/self/stat, in ticks since the machine's start. The
+  // process's name, which may hold spaces, ends at the last ')'.
+  std::ifstream stat("/proc/self/stat"), uptime("/proc/uptime");
+  std::string text;
+  double now = 0;
+  if (!std::getline(stat, text) || !(uptime >> now)) return 0;
+  std::istringstream fields(text.substr(std::min(text.rfind(')'), text.size() - 1) + 1));
+  std::string skipped;
+  for (int field = 3; field < 22; ++field) fields >> skipped;
+  double start = 0;
+  if (!(fields >> start)) return 0;
+  return std::max(0.0, now - start / static_cast<double>(sysconf(_SC_CLK_TCK)));
 }
 
 int64_t available_memory_bytes(at::Device device) {
@@ -94,6 +115,16 @@ void use_deterministic_algorithms(at::Device device) {
   context.setDeterministicCuDNN(true);
   context.setBenchmarkCuDNN(false);
   context.setSDPUseCuDNN(false);  // cuDNN's backward adds in the order in which thread blocks end
+}
+
+void use_attention(job::AttentionKernel kernel, at::Device device) {
+  using enum job::AttentionKernel;
+  if (kernel == kAuto || !device.is_cuda()) return;
+  at::Context& context = at::globalContext();
+  context.setSDPUseFlash(kernel == kFlash);
+  context.setSDPUseCuDNN(kernel == kCudnn);
+  context.setSDPUseMemEfficient(kernel == kEfficient);
+  context.setSDPUseMath(kernel == kMath);
 }
 
 void use_attention_of_any_length(at::Device device) {

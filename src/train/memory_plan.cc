@@ -5,6 +5,7 @@
 #include <map>
 
 #include "xffl/llama/head_loss.h"
+#include "xffl/shard/optimizer.h"
 #include "xffl/train/device.h"
 #include "xffl/train/loaded_model.h"
 
@@ -169,7 +170,9 @@ MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatL
   plan.parameters = (transient ? held : whole) * width;
   const MasterWidths masters = master_widths(training, offload);
   plan.masters = held * masters.all();
-  plan.moments = held * (2 * width_of(training.moment_dtype) + 4 * outer_buffers(training.groups));
+  plan.moments =
+      held * (shard::optimizer_options(training).num_moments() * width_of(training.moment_dtype) +
+              4 * outer_buffers(training.groups));
   const int64_t gradient_width = width_of(training.gradient_dtype);
   const bool gradients_split = split && sharded.gradients;
   plan.gradients = (gradients_split ? part : whole) * gradient_width;
@@ -215,10 +218,10 @@ void add_communicators(MemoryPlan& plan, int64_t count, at::Device device) {
   if (device.is_cuda()) plan.communicators += count * kCommunicatorBytes;
 }
 
-FreeMemory free_memory(at::Device device, int ranks_on_machine) {
+FreeMemory free_memory(at::Device device, int ranks_on_machine, int ranks_on_gpu) {
   FreeMemory free;
   free.host = available_memory_bytes(at::kCPU) / ranks_on_machine;
-  if (device.is_cuda()) free.gpu = available_memory_bytes(device);
+  if (device.is_cuda()) free.gpu = available_memory_bytes(device) / ranks_on_gpu;
   return free;
 }
 

@@ -62,7 +62,7 @@ struct FreeMemory {
   int64_t host = 0;            // 0: unknown
   std::optional<int64_t> gpu;  // empty on a CPU: all terms are in host memory
 };
-FreeMemory free_memory(at::Device device, int ranks_on_machine);
+FreeMemory free_memory(at::Device device, int ranks_on_machine, int ranks_on_gpu = 1);
 
 enum class MemoryVerdict {
   kFits,

@@ -75,10 +75,16 @@ PhaseSeconds PhaseClock::read() {
 std::string format_metrics(const StepMetrics& metrics) {
   Json json;
   json["step"] = metrics.step;
+  json["job_step"] = metrics.job_step;
+  json["job_steps"] = metrics.job_steps;
   json["loss"] = metrics.loss;
+  json["accuracy"] = metrics.accuracy;
   json["lr"] = metrics.learning_rate;
   json["grad_norm"] = metrics.grad_norm;
   json["tokens_per_second"] = metrics.tokens_per_second();
+  json["tokens_per_second_per_rank"] = metrics.tokens_per_second() / metrics.ranks;
+  json["samples_per_second"] =
+      metrics.seconds > 0 ? static_cast<double>(metrics.samples) / metrics.seconds : 0;
   json["tokens"] = metrics.tokens;
   json["memory_bytes"] = metrics.memory_bytes;
   json["seconds"] = metrics.seconds;
@@ -88,9 +94,15 @@ std::string format_metrics(const StepMetrics& metrics) {
 }
 
 std::string format_validation(int64_t step, const std::vector<job::ValidationResult>& results) {
-  Json losses = Json::object();
-  for (const job::ValidationResult& result : results) losses[result.name] = result.nll_after;
-  return Json{{"step", step}, {"validation", std::move(losses)}}.dump() + "\n";
+  Json losses = Json::object(), accuracies = Json::object();
+  for (const job::ValidationResult& result : results) {
+    losses[result.name] = result.nll_after;
+    accuracies[result.name] = result.accuracy_after;
+  }
+  const Json json{{"step", step},
+                  {"validation", std::move(losses)},
+                  {"validation_accuracy", std::move(accuracies)}};
+  return json.dump() + "\n";
 }
 
 MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t last_step) : path_(path) {
@@ -147,12 +159,14 @@ void ProgressLine::update(int64_t steps_done, const StepMetrics& metrics) {
     std::fill_n(bar.begin(), kBarWidth * steps_done / num_steps_, '#');
     bar += "  ";
   }
-  std::fprintf(stderr,
-               "%s%sstep %lld/%lld  loss %.4f  lr %.2e  grad norm %.3f  %.0f tokens/s  %.2f GB%s",
-               terminal_ ? "\r\033[K" : "", bar.c_str(), static_cast<long long>(steps_done),
-               static_cast<long long>(num_steps_), metrics.loss, metrics.learning_rate,
-               metrics.grad_norm, metrics.tokens_per_second(),
-               static_cast<double>(metrics.memory_bytes) * 1e-9, terminal_ && !last ? "" : "\n");
+  std::fprintf(
+      stderr,
+      "%s%sstep %lld/%lld  loss %.4f  accuracy %.3f  lr %.2e  grad norm %.3f  %.0f tokens/s  "
+      "%.2f GB%s",
+      terminal_ ? "\r\033[K" : "", bar.c_str(), static_cast<long long>(steps_done),
+      static_cast<long long>(num_steps_), metrics.loss, metrics.accuracy, metrics.learning_rate,
+      metrics.grad_norm, metrics.tokens_per_second(),
+      static_cast<double>(metrics.memory_bytes) * 1e-9, terminal_ && !last ? "" : "\n");
   std::fflush(stderr);
 }
 

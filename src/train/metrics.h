@@ -81,6 +81,10 @@ struct StepMetrics {
   double seconds = 0;
   int64_t memory_bytes = 0;
   PhaseSeconds phases{};
+  double accuracy = 0;                  // the share of target tokens with the largest logit
+  int64_t job_step = 0, job_steps = 0;  // this job's steps so far, and all its steps
+  int64_t samples = 0;                  // trained sequences: 0 in a skipped step
+  int ranks = 1;
 
   double tokens_per_second() const {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
@@ -88,7 +92,7 @@ struct StepMetrics {
 };
 
 std::string format_metrics(const StepMetrics& metrics);
-/// Formats the line of a mid-training validation: the loss of each set after `step`.
+/// Formats the line of a mid-training validation: loss and accuracy of each set after `step`.
 std::string format_validation(int64_t step, const std::vector<job::ValidationResult>& results);
 
 /// Writes metrics.jsonl for users and plots. Drops a line that cannot be written; the first failure

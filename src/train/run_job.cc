@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data_hash.h"
+#include "epochs.h"
 #include "gpu_energy.h"
 #include "group_exchange.h"
 #include "memory_plan.h"
@@ -23,6 +24,7 @@
 #include "xffl/kernels/cuda/gpu.h"
 #include "xffl/train/dataset.h"
 #include "xffl/train/device.h"
+#include "xffl/train/environment.h"
 #include "xffl/train/evaluate.h"
 #include "xffl/train/pipeline.h"
 
@@ -69,7 +71,7 @@ class JobRun {
         context_(context),
         group_(context.group),
         start_(SteadyClock::now()),
-        stop_(spec, context) {}
+        stop_(spec_, context) {}
 
   job::JobReport run() {
     std::optional<job::JobReport> earlier;
@@ -116,6 +118,7 @@ class JobRun {
     check_supported(spec_, {group_.size(), context_.local_world_size});
     if (spec_.training.deterministic) use_deterministic_algorithms(context_.device);
     if (spec_.training.document_mask) use_attention_of_any_length(context_.device);
+    use_attention(spec_.training.attention, context_.device);
     const auto checks_begin = SteadyClock::now();
     if (!context_.benchmark)
       on_first_rank(group_, context_.device, [&] { prepare_input_models(spec_); });
@@ -136,10 +139,13 @@ class JobRun {
     const LoadedModel outline = outline_model(spec_.base_model_path, load_options_);
     const ModelLimits limits(outline.config);
     // All ranks of a machine read the free memory before on_all_ranks() lets a rank allocate.
-    const FreeMemory free = free_memory(context_.device, context_.local_world_size);
+    const FreeMemory free =
+        free_memory(context_.device, context_.local_world_size, group_.ranks_per_device());
     if (trains()) {
       on_all_ranks(group_, context_.device, [&] {
         data_.emplace(spec_, limits, groups_->index());
+        if (spec_.training.epochs > 0)
+          spec_.training = with_steps_of_epochs(spec_.training, spec_.key.round, data_->size());
         const MemoryPlan plan = memory_plan(outline);
         if (groups_->index() == 0 && pipeline_->data().rank() == 0) log_memory_plan(plan, free);
         if (judge(plan, free) == MemoryVerdict::kCannotFit) throw_out_of_memory(plan, free);
@@ -147,6 +153,7 @@ class JobRun {
     }
     model_ = load_model(spec_.base_model_path, load_options_);
     const auto loaded = SteadyClock::now();
+    startup_seconds_ = process_seconds();
     validation_.emplace(spec_, context_, limits, all_ranks_ ? *all_ranks_ : *pipeline_);
     log_loaded(seconds_between(checks_begin, loading_begins),
                seconds_between(loading_begins, loaded));
@@ -165,6 +172,10 @@ class JobRun {
                              {"shards", shard_groups_->num_shards()},
                              {"precision", std::string(job::to_string(training.precision))},
                              {"masters", std::string(job::to_string(training.masters))},
+                             {"attention", context_.device.is_cuda()
+                                               ? std::string(job::to_string(training.attention))
+                                               : "xffl's kernel for CPUs"},
+                             {"startup_seconds", startup_seconds_},
                              {"checking_seconds", checking_seconds},
                              {"loading_seconds", loading_seconds},
                              {"sequences", data_ ? static_cast<int64_t>(data_->size()) : 0}});
@@ -184,7 +195,8 @@ class JobRun {
           {{"learning_rate", training.learning_rate}});
     }
     // A step reduces a second moment v by at most (1 - beta2) v.
-    if (training.moment_dtype == job::StateDtype::kBfloat16 && 1 - training.beta2 < 1.0 / 256) {
+    if (training.moment_dtype == job::StateDtype::kBfloat16 &&
+        training.optimizer != job::OptimizerKind::kSgd && 1 - training.beta2 < 1.0 / 256) {
       log::warning(
           "training.moment_dtype: bf16 is too narrow for this beta2: a step reduces a second "
           "moment "
@@ -256,25 +268,30 @@ class JobRun {
     if (trains()) {
       if (first_rank()) warn_of_rounding();
       loop_.emplace(spec_, context_, *groups_, *pipeline_, model_, *data_, *validation_, stop_);
-      nll_before_ = loop_->resume();
+      before_ = loop_->resume();
     }
     // After resume() the loop's report counts the steps of earlier attempts.
     const int64_t steps_done = loop_ ? loop_->report().steps : 0;
-    if (nll_before_.empty())
-      nll_before_ = validation_->measure(model_, "before", stop_, steps_done);
+    if (before_.empty()) before_ = validation_->measure(model_, "before", stop_, steps_done);
     if (!trains()) return;
-    loop_->run(nll_before_);
+    loop_->run(before_);
     report_ = loop_->report();
   }
 
-  void finish_report(const std::vector<double>& after) {
+  void finish_report(const Scores& after) {
     report_.stopped_early = !complete() || after.size() < validation_->size();
-    report_.validation = validation_->results(nll_before_, after);
+    report_.validation = validation_->results(before_, after);
     report_.key = spec_.key;
     report_.base_model_sha256 = spec_.base_model_sha256;
     if (report_.train_seconds > 0) {
       report_.tokens_per_second = static_cast<double>(report_.tokens) / report_.train_seconds;
+      report_.samples_per_second = static_cast<double>(report_.samples) / report_.train_seconds;
+      report_.tokens_per_second_per_rank = report_.tokens_per_second / group_.size();
     }
+    report_.startup_seconds = startup_seconds_;
+    report_.evaluation_seconds = validation_->seconds();
+    report_.environment = trainer_environment();
+    report_.environment.backend = group_.name();
     report_.peak_memory_bytes =
         max_over_ranks(group_, context_.device, peak_memory_bytes(context_.device));
     report_.world_size = group_.size();
@@ -335,11 +352,11 @@ class JobRun {
                       " steps were skipped, because their gradients overflowed fp16: nothing was "
                       "trained (each skipped step halves the loss scale: use more steps, or bf16)");
     // An early finish skips validation, which may take longer than the remaining walltime.
-    std::vector<double> after;
-    if (loop_) after = loop_->losses_now();
+    Scores after;
+    if (loop_) after = loop_->scores_now();
     if (after.empty() && !stop_.finishing()) {
-      after = report_.steps > 0 ? validation_->measure(model_, "after", stop_, report_.steps)
-                                : nll_before_;
+      after =
+          report_.steps > 0 ? validation_->measure(model_, "after", stop_, report_.steps) : before_;
     }
     finish_report(after);
     const bool writes_update = report_.steps > 0 && !context_.benchmark;
@@ -364,11 +381,12 @@ class JobRun {
                              {"tokens", report_.tokens},
                              {"loss", report_.train_loss_last},
                              {"tokens_per_second", report_.tokens_per_second},
+                             {"evaluation_seconds", report_.evaluation_seconds},
                              {"seconds", report_.total_seconds}});
     }
   }
 
-  const job::JobSpec& spec_;
+  job::JobSpec spec_;  // with the steps of training.epochs once the data are open
   const JobContext& context_;
   comm::Group& group_;
   SteadyClock::time_point start_;
@@ -382,9 +400,10 @@ class JobRun {
   std::optional<TrainingData> data_;
   std::optional<Validation> validation_;
   std::optional<TrainingLoop> loop_;
-  std::vector<double> nll_before_;
+  Scores before_;                      // of the input model
   std::optional<DataHash> data_hash_;  // on the first rank
   std::optional<GpuEnergy> energy_;    // on a GPU of this rank alone
+  double startup_seconds_ = 0;
   job::JobReport report_;
 };
 

@@ -56,8 +56,8 @@ class StageStep {
   // Runs forward and backward of all micro-batches, in the order of `schedule`; collective over the
   // pipeline. Every stage reads every batch and so knows the batches' shapes. Adds the gradients of
   // scale * NLL to the stage's parameters, between begin_step() and finish_gradients(). The last
-  // stage returns the sum of the NLL, a float64 scalar on the device; other stages return an
-  // undefined tensor.
+  // stage returns the sums of the NLL and of the hits, two float64 numbers on the device; other
+  // stages return an undefined tensor.
   at::Tensor run(job::PipelineSchedule schedule) {
     if (model_.tied_head) {
       model_.tied_head->copy_values();
@@ -74,7 +74,7 @@ class StageStep {
     micro_batches_.between();
     if (pipeline_.is_last()) add_tied_gradient();
     pipeline_.finish_sending();
-    return nll_sum_;
+    return sums_;
   }
 
  private:
@@ -129,8 +129,8 @@ class StageStep {
     const at::Tensor grad_BTD = micro_batch.pass->backward(take(micro_batch.gradient));
     if (!pipeline_.is_first()) pipeline_.send_up(grad_BTD);
     if (pipeline_.is_last()) {
-      const at::Tensor nll = micro_batch.pass->nll_sum();
-      nll_sum_ = nll_sum_.defined() ? nll_sum_ + nll : nll;
+      const at::Tensor sums = at::stack({micro_batch.pass->nll_sum(), micro_batch.pass->hits()});
+      sums_ = sums_.defined() ? sums_ + sums : sums;
     }
     in_flight_.erase(i);
   }
@@ -140,7 +140,7 @@ class StageStep {
   const MicroBatches& micro_batches_;
   double scale_;
   std::map<int64_t, MicroBatch> in_flight_;
-  at::Tensor nll_sum_;
+  at::Tensor sums_;
 };
 
 // The step phase of each llama::Phase.
@@ -197,8 +197,7 @@ Trainer::Trainer(LoadedModel& model, const job::TrainingSpec& training, const Jo
       pipeline_(pipeline),
       device_(device),
       proximal_(*model.parameters, training.proximal),
-      optimizer_(*model.parameters, {training.beta1, training.beta2, training.epsilon,
-                                     training.weight_decay, to_dtype(training.moment_dtype)}),
+      optimizer_(*model.parameters, shard::optimizer_options(training)),
       loss_scale_(training.precision),
       clock_(device),
       exchange_(groups, *model.parameters, training.groups, device) {
@@ -231,17 +230,17 @@ at::Tensor Trainer::forward_backward(const Dataset& data, const std::vector<uint
   const MicroBatches micro_batches{job::num_micro_batches(training_, pipeline_.data().size()),
                                    batch, [this](int64_t i) { return dropout_seed(i); },
                                    [this] { clock_.enter(StepPhase::kOther); }};
-  const at::Tensor nll_sum =
+  const at::Tensor sums =
       StageStep(model_, pipeline_, micro_batches, scale).run(training_.pipeline.schedule);
   clock_.enter(StepPhase::kBackward);
   model_.parameters->finish_gradients();
   clock_.enter(StepPhase::kOther);
-  return nll_sum;
+  return sums;
 }
 
 // Sums over the last stage's ranks, in the same order as without a pipeline. Other stages add 0.
 at::Tensor Trainer::sum_over_ranks(const at::Tensor& mine) const {
-  const at::Tensor sum = at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(device_));
+  const at::Tensor sum = at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(device_));
   if (mine.defined()) sum.copy_(mine);
   pipeline_.data().all_reduce(sum);
   pipeline_.stages().all_reduce(sum);
@@ -257,15 +256,16 @@ StepResult Trainer::step(const Dataset& data, std::vector<uint64_t> indices, int
   const at::Tensor mine = forward_backward(data, indices, per_token * loss_scale_.value());
   exchange_.exchange_gradients(global_tokens);
   proximal_.add_gradients(loss_scale_.value());
-  const at::Tensor nll_sum = sum_over_ranks(mine);
+  const at::Tensor nll_and_hits = sum_over_ranks(mine);
   clock_.enter(StepPhase::kNorm);
   const at::Tensor square_sum = model_.parameters->gradient_square_sum();
   clock_.enter(StepPhase::kOther);
   // The host waits for the GPU only here in a step.
-  const at::Tensor sums = at::cat({nll_sum, square_sum.view({1})}).to(at::kCPU);
+  const at::Tensor sums = at::cat({nll_and_hits, square_sum.view({1})}).to(at::kCPU);
   const double* values = sums.const_data_ptr<double>();
   StepResult result{global_tokens, values[0] * per_token,
-                    std::sqrt(values[1]) / loss_scale_.value()};
+                    std::sqrt(values[2]) / loss_scale_.value()};
+  result.hits = std::llround(values[1]);
   result.phases = clock_.read();
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
     result.skipped = std::isfinite(result.loss) && loss_scale_.can_skip();
@@ -299,7 +299,8 @@ StepResult Trainer::over_groups(const StepResult& mine) const {
                                  mine.grad_norm,
                                  mine.skipped ? 1.0 : 0.0,
                                  static_cast<double>(mine.trained_tokens),
-                                 static_cast<double>(mine.trained_batches)};
+                                 static_cast<double>(mine.trained_batches),
+                                 static_cast<double>(mine.hits)};
   const at::Tensor on_device = at::tensor(sums, at::kDouble).to(device_);
   groups_.across().all_reduce(on_device);
   const at::Tensor host = on_device.to(at::kCPU);
@@ -311,6 +312,7 @@ StepResult Trainer::over_groups(const StepResult& mine) const {
   all.skipped = values[3] > 0;
   all.trained_tokens = std::llround(values[4]);
   all.trained_batches = std::llround(values[5]);
+  all.hits = std::llround(values[6]);
   all.phases = mine.phases;
   return all;
 }

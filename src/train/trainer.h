@@ -11,8 +11,8 @@
 #include "metrics.h"
 #include "xffl/base/json.h"
 #include "xffl/job/job_spec.h"
-#include "xffl/shard/adamw.h"
 #include "xffl/shard/flat_parameters.h"
+#include "xffl/shard/optimizer.h"
 #include "xffl/train/dataset.h"
 #include "xffl/train/loaded_model.h"
 #include "xffl/train/pipeline.h"
@@ -27,9 +27,14 @@ struct StepResult {
   bool finite = true;           // false: the step updated nothing, and the training must end
   int64_t trained_tokens = 0;   // the part of `tokens` that updated the parameters
   int64_t trained_batches = 0;  // batches that updated the parameters: 0 or 1 for each group
+  int64_t hits = 0;             // targets of `tokens` that the model gave the largest logit
   /// This rank's times. A GPU's AdamW still runs when a step returns, so `adamw` is then the
   /// previous step's time.
   PhaseSeconds phases{};
+
+  double accuracy() const {
+    return tokens > 0 ? static_cast<double>(hits) / static_cast<double>(tokens) : 0;
+  }
 };
 
 /// Throws kFailed unless result.finite.
@@ -104,7 +109,7 @@ class Trainer {
   /// Restores the scalar state of this rank's group.
   void restore_counts(const Json& counts);
 
-  shard::Adamw& optimizer() { return optimizer_; }
+  shard::Optimizer& optimizer() { return optimizer_; }
   GroupExchange& exchange() { return exchange_; }
 
  private:
@@ -120,7 +125,7 @@ class Trainer {
   Pipeline& pipeline_;
   at::Device device_;
   Proximal proximal_;
-  shard::Adamw optimizer_;
+  shard::Optimizer optimizer_;
   LossScale loss_scale_;
   PhaseClock clock_;
   GroupExchange exchange_;

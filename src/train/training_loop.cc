@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "epochs.h"
 #include "rank_sync.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
@@ -62,14 +63,14 @@ TrainingLoop::TrainingLoop(const job::JobSpec& spec, const JobContext& context,
       trainer_(model, spec.training, groups, pipeline, context.device),
       checkpoints_(spec, context.group, context.device, model, trainer_, groups) {}
 
-std::vector<double> TrainingLoop::resume() {
+Scores TrainingLoop::resume() {
   if (!checkpoints_.load(state_)) {
     report_.optimizer_lost = checkpoints_.load_optimizer();
     return {};
   }
   last_saved_ = report_.steps;
   if (first_rank()) log::info("resumed from a checkpoint", {{"steps", report_.steps}});
-  return state_.nll_before;
+  return state_.before;
 }
 
 bool TrainingLoop::complete() const {
@@ -84,15 +85,15 @@ bool TrainingLoop::stopped_improving() const {
   return patience > 0 && state_.worse_validations >= patience;
 }
 
-void TrainingLoop::run(const std::vector<double>& nll_before) {
+void TrainingLoop::run(const Scores& before) {
   const job::TrainingSpec& training = spec_.training;
   const auto batch_size = static_cast<uint64_t>(training.batch_size);
   const comm::Group& data_ranks = pipeline_.data();
   tokens::Sampler mine(data_.size(), batch_size, training.seed, data_ranks.rank(),
                        data_ranks.size());
   tokens::Sampler whole_batch(data_.size(), batch_size, training.seed, 0, 1);
-  if (report_.steps == 0 && !nll_before.empty()) state_.best_validation = mean_of(nll_before);
-  state_.nll_before = nll_before;
+  if (report_.steps == 0 && !before.empty()) state_.best_validation = mean_of(before.nll);
+  state_.before = before;
   if (first_rank()) {
     metrics_.emplace(spec_.metrics_path, training.first_step + report_.steps);
     progress_.emplace(training.steps, true);
@@ -121,7 +122,8 @@ void TrainingLoop::restore_best() {
   const int64_t last = report_.steps;
   if (spec_.training.early_stop_keep == job::EarlyStopKeep::kLast) return;
   // If writing the snapshot failed, the last model may be the best one without a snapshot.
-  const bool last_is_best = state_.measured_at == last && mean_of(state_.losses) < state_.best_loss;
+  const bool last_is_best =
+      state_.measured_at == last && mean_of(state_.scores.nll) < state_.best_loss;
   if (state_.best_steps == last || state_.best_steps < 0 || last_is_best) return;
   if (!checkpoints_.load_best(state_)) return;
   if (first_rank())
@@ -163,12 +165,19 @@ void TrainingLoop::step(tokens::Sampler& mine, tokens::Sampler& whole_batch) {
   const auto start = SteadyClock::now();
   const double rate = learning_rate(spec_.training, step);
   const auto indices = [&](tokens::Sampler& sampler) {
-    return data_.in_dataset(sampler.step_indices(static_cast<uint64_t>(step)));
+    if (spec_.training.epochs == 0)
+      return data_.in_dataset(sampler.step_indices(static_cast<uint64_t>(step)));
+    const Positions batch =
+        step_positions(spec_.training, spec_.key.round, report_.steps, data_.size());
+    return data_.in_dataset(sampler.indices(batch.begin, batch.end));
   };
   StepResult result;
+  size_t batch_size = 0;
   with_translated_context("step " + std::to_string(step + 1), [&] {
-    result = trainer_.step(data_.dataset(), indices(mine),
-                           count_targets(data_.dataset(), indices(whole_batch)), rate);
+    const std::vector<uint64_t> batch = indices(whole_batch);
+    batch_size = batch.size();
+    result =
+        trainer_.step(data_.dataset(), indices(mine), count_targets(data_.dataset(), batch), rate);
     // With several groups, one group's error must also end the other groups, which would wait for
     // it.
     if (groups_.count() == 1) return check_finite(result);
@@ -176,18 +185,22 @@ void TrainingLoop::step(tokens::Sampler& mine, tokens::Sampler& whole_batch) {
   });
   result = trainer_.end_step(report_.steps + 1, result);
   // On a GPU the optimizer may still run: its time counts for the next step.
-  record(step, result, rate, seconds_since(start));
+  record(step, result, rate, seconds_since(start), batch_size);
 }
 
 void TrainingLoop::record(int64_t step, const StepResult& result, double learning_rate,
-                          double seconds) {
+                          double seconds, size_t batch_size) {
   report_.steps += 1;
   // The samples are the update's weight in the mean: skipped batches do not count.
-  report_.samples += spec_.training.batch_size * result.trained_batches;
+  const int64_t samples = static_cast<int64_t>(batch_size) * result.trained_batches;
+  report_.samples += samples;
   report_.tokens += result.trained_tokens;
   // A running mean.
   report_.train_loss += (result.loss - report_.train_loss) / static_cast<double>(report_.steps);
   report_.train_loss_last = result.loss;
+  report_.train_accuracy +=
+      (result.accuracy() - report_.train_accuracy) / static_cast<double>(report_.steps);
+  report_.train_accuracy_last = result.accuracy();
   report_.train_seconds += seconds;
   if (!first_rank()) return;
   const StepMetrics metrics{step + 1,
@@ -197,7 +210,12 @@ void TrainingLoop::record(int64_t step, const StepResult& result, double learnin
                             result.trained_tokens,
                             seconds,
                             peak_memory_bytes(context_.device),
-                            result.phases};
+                            result.phases,
+                            result.accuracy(),
+                            report_.steps,
+                            spec_.training.steps,
+                            samples,
+                            context_.group.size()};
   metrics_->append(metrics);
   progress_->update(report_.steps, metrics);
 }
@@ -206,15 +224,14 @@ void TrainingLoop::validate_if_due() {
   const int64_t interval = spec_.training.validation_interval;
   if (interval == 0 || validation_.size() == 0 || report_.steps % interval != 0 || complete())
     return;
-  const std::vector<double> losses =
-      validation_.measure(model_, "mid-training", stop_, report_.steps);
-  if (losses.size() < validation_.size()) return;  // finishing early
-  state_.losses = losses;
+  const Scores scores = validation_.measure(model_, "mid-training", stop_, report_.steps);
+  if (scores.size() < validation_.size()) return;  // finishing early
+  state_.scores = scores;
   state_.measured_at = report_.steps;
   if (first_rank())
     metrics_->append_validation(spec_.training.first_step + report_.steps,
-                                validation_.results(state_.nll_before, losses));
-  const double now = mean_of(losses);
+                                validation_.results(state_.before, scores));
+  const double now = mean_of(scores.nll);
   if (now < state_.best_validation) {
     state_.best_validation = now;
     state_.worse_validations = 0;

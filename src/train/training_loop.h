@@ -36,22 +36,22 @@ class TrainingLoop {
 
   /// Resumes from the newest checkpoint of an earlier attempt, or of this attempt before a requeue;
   /// collective. Without a checkpoint loads the previous round's optimizer state, if the job keeps
-  /// that state. Returns the checkpoint's validation losses before training; empty without a
+  /// that state. Returns the checkpoint's validation scores before training; empty without a
   /// checkpoint.
-  std::vector<double> resume();
+  Scores resume();
 
   /// Trains until the job is complete or should finish early; collective. On return all groups have
   /// one model, unless the job stops with a checkpoint.
-  void run(const std::vector<double>& nll_before);
+  void run(const Scores& before);
 
   /// Whether all steps are done, or max_tokens or early stopping ended the training.
   bool complete() const;
   /// Counts of the steps of this attempt and of the attempts that it resumed.
   const job::JobReport& report() const { return report_; }
 
-  /// The current model's validation losses; empty if no validation followed the model's last step.
-  std::vector<double> losses_now() const {
-    return state_.measured_at == report_.steps ? state_.losses : std::vector<double>();
+  /// The current model's validation scores; empty if no validation followed the model's last step.
+  Scores scores_now() const {
+    return state_.measured_at == report_.steps ? state_.scores : Scores();
   }
 
   /// Saves a checkpoint unless the last step has one; collective.
@@ -65,7 +65,8 @@ class TrainingLoop {
   bool first_rank() const { return context_.group.rank() == 0; }
   void log_stage(double waited_seconds) const;
   void step(tokens::Sampler& mine, tokens::Sampler& whole_batch);
-  void record(int64_t step, const StepResult& result, double learning_rate, double seconds);
+  void record(int64_t step, const StepResult& result, double learning_rate, double seconds,
+              size_t batch_size);
   void validate_if_due();
   void save_if_best(double loss);
   /// Logs an error that does not stop training; rethrows kCancelled.

@@ -49,6 +49,8 @@ job::JobSpec check_spec(const config::Facility& facility, int ranks) {
   const int64_t all = std::max(1, facility.world_size);
   training.batch_size = std::max<int64_t>(1, (training.batch_size * ranks + all - 1) / all);
   training.steps = kCheckSteps;
+  training.epochs = 0;
+  training.total_rounds = 0;
   training.first_step = 0;
   training.max_tokens = 0;
   training.checkpoint_interval = 0;
@@ -304,8 +306,9 @@ std::string describe_kept(const config::Experiment& experiment, const config::Fa
   if (!kept) return "";
   const std::string day = log::printable(kept->utc.substr(0, 10), 20);
   const submit::JobShape shape = facility.shape();
+  const int64_t steps = facility.training.steps;  // 0: a round has epochs
   const auto speed =
-      round_speed(kept->step_seconds, kept->step_tokens, facility.training.steps, shape.nodes);
+      round_speed(kept->step_seconds, kept->step_tokens, std::max<int64_t>(1, steps), shape.nodes);
   std::string text;
   if (!speed) {
     text =
@@ -314,8 +317,8 @@ std::string describe_kept(const config::Experiment& experiment, const config::Fa
     char measured[100];
     std::snprintf(measured, sizeof measured, "measured %.0f tokens/s on ",
                   speed->tokens_per_second);
-    text = measured + day + ": " +
-           forecast_round(*speed, facility.training.steps, shape.walltime, shape.warning).text;
+    text = measured + day;
+    if (steps > 0) text += ": " + forecast_round(*speed, steps, shape.walltime, shape.warning).text;
   }
   if (kept->settings_sha256 != settings_hash(experiment, facility, programs))
     text += "; the configuration has changed since: xffl doctor --job " + facility.name.str();

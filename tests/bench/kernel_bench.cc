@@ -33,8 +33,8 @@
 #include "xffl/llama/head_loss.h"
 #include "xffl/llama/rope.h"
 #include "xffl/llama/weight.h"
-#include "xffl/shard/adamw.h"
 #include "xffl/shard/flat_parameters.h"
+#include "xffl/shard/optimizer.h"
 #include "xffl/train/device.h"
 
 namespace {
@@ -396,8 +396,8 @@ class Bench {
                .bytes = storage.bytes * elements},
               [&, this]() -> std::function<void()> {
                 const auto parameters = flat(storage);
-                const auto adamw = std::make_shared<shard::Adamw>(
-                    *parameters, shard::AdamwOptions{0.9, 0.95, 1e-8, 0.1, storage.moments});
+                const auto adamw = std::make_shared<shard::Optimizer>(
+                    *parameters, shard::OptimizerOptions{0.9, 0.95, 1e-8, 0.1, storage.moments});
                 return [parameters, adamw] { adamw->step(1e-5, 0.5); };
               });
     }

@@ -5,10 +5,16 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <numeric>
 #include <thread>
 
+#include "backend_group.h"
+#include "host_group.h"
 #include "support/ranks.h"
 #include "xffl/base/error.h"
 
@@ -16,12 +22,32 @@ namespace xffl::comm {
 namespace {
 
 using test::free_port;
-using test::run_ranks;
 
-class GroupContract : public testing::TestWithParam<int> {
+struct Ranks {
+  int count;
+  bool through_host;  // as ranks that share a GPU
+};
+
+void PrintTo(const Ranks& ranks, std::ostream* out) {
+  *out << ranks.count << (ranks.through_host ? " through the host" : "");
+}
+
+void run_ranks(const Ranks& ranks, const std::function<void(Group&)>& body) {
+  test::run_ranks(ranks.count, [&](Group& group) {
+    if (!ranks.through_host) return body(group);
+    std::vector<int> all(static_cast<size_t>(group.size()));
+    std::iota(all.begin(), all.end(), 0);
+    HostGroup host(group.split(all, "host"), at::kCPU, group.size());
+    body(host);
+    host.barrier();  // no rank closes its connections before all have connected
+  });
+}
+
+class GroupContract : public testing::TestWithParam<Ranks> {
  protected:
   void SetUp() override {
-    if (GetParam() > 1 && !has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+    if (GetParam().count > 1 && !has_gloo())
+      GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
   }
 };
 
@@ -120,7 +146,7 @@ TEST_P(GroupContract, SplitsIntoIndependentGroups) {
 }
 
 TEST_P(GroupContract, SendsArriveInOrder) {
-  if (GetParam() == 1) return;  // no peer
+  if (GetParam().count == 1) return;  // no peer
   run_ranks(GetParam(), [&](Group& group) {
     const int next = (group.rank() + 1) % group.size();
     const int former = (group.rank() + group.size() - 1) % group.size();
@@ -149,7 +175,33 @@ TEST_P(GroupContract, WaitsForRankZero) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, GroupContract, testing::Values(1, 2, 4));
+INSTANTIATE_TEST_SUITE_P(Worlds, GroupContract,
+                         testing::Values(Ranks{1, false}, Ranks{2, false}, Ranks{4, false},
+                                         Ranks{1, true}, Ranks{2, true}, Ranks{4, true}));
+
+TEST(RanksPerDevice, CountsTheRanksOfTheMostSharedGpu) {
+  const auto most = [](const std::vector<std::string>& names) {
+    const int port = free_port(), size = static_cast<int>(names.size());
+    std::vector<int> found(names.size());
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < size; ++rank)
+      ranks.emplace_back([&, rank] {
+        const Rendezvous rendezvous{
+            rank, size, rank, size, "127.0.0.1", port, std::chrono::seconds(60)};
+        static std::array<Store, 4> stores;  // rank 0's store ends after the others' answers
+        Store& store = stores[static_cast<size_t>(rank)];
+        store = connect_store(rendezvous);
+        const auto index = static_cast<size_t>(rank);
+        found[index] = ranks_per_device(store, rendezvous, names[index]);
+      });
+    for (std::thread& rank : ranks) rank.join();
+    EXPECT_EQ(std::count(found.begin(), found.end(), found[0]), size);
+    return found[0];
+  };
+  EXPECT_EQ(most({"a/0", "a/1", "b/0", "b/1"}), 1);
+  EXPECT_EQ(most({"a/0", "a/0", "b/0"}), 2);
+  EXPECT_EQ(most({"a/0", "a/0", "a/0"}), 3);
+}
 
 TEST(Gloo, TimesOutWithoutItsPeer) {
   if (!has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
@@ -166,7 +218,7 @@ TEST(Gloo, TimesOutWithoutItsPeer) {
 // Rank 0 may write for any time.
 TEST(Gloo, WaitForFirstExceedsTheTimeout) {
   if (!has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
-  run_ranks(
+  test::run_ranks(
       2,
       [](Group& group) {
         if (group.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(5));

@@ -288,6 +288,42 @@ facilities:
   EXPECT_EQ(experiment.facilities[1].training.schedule.total_steps, 14);
 }
 
+TEST(ParseExperiment, ARoundMayHaveEpochs) {
+  const std::string text = R"(
+project: p
+model: /m
+rounds: 4
+training: {epochs_per_round: 0.5}
+facilities:
+  a: {data: {train: t}}
+  b: {training: {epochs_per_round: 0, steps_per_round: 7}, data: {train: t}}
+)";
+  const Experiment experiment = parse(text);
+  const job::TrainingSpec &a = experiment.facilities[0].training,
+                          &b = experiment.facilities[1].training;
+  EXPECT_EQ(std::tuple(a.epochs, a.steps, a.total_rounds, a.schedule.total_steps),
+            std::tuple(0.5, 0, 4, 0));
+  EXPECT_EQ(std::tuple(b.epochs, b.steps, b.total_rounds, b.schedule.total_steps),
+            std::tuple(0.0, 7, 0, 28));
+  const std::string resolved = format_experiment(experiment);
+  EXPECT_EQ(format_experiment(parse(resolved)), resolved);
+  EXPECT_THAT(problems(with(text, "epochs_per_round: 0,", "")),
+              HasSubstr("'facilities.b.training.steps_per_round' has a meaning only with "
+                        "epochs_per_round 0"));
+}
+
+TEST(ParseExperiment, OwnEpochsReplaceSharedSteps) {
+  const Experiment experiment = parse(R"(
+project: p
+model: /m
+training: {steps_per_round: 5}
+facilities:
+  a: {training: {epochs_per_round: 2}, data: {train: t}}
+)");
+  EXPECT_EQ(experiment.facilities[0].training.steps, 0);
+  EXPECT_EQ(experiment.facilities[0].training.epochs, 2);
+}
+
 class WrongValue : public testing::TestWithParam<Wrong> {};
 
 TEST_P(WrongValue, IsRejectedWithACorrection) {

@@ -54,10 +54,13 @@ class JobFields(unittest.TestCase):
             self.assertEqual(set(re.search(r"\{(.*)\}", rows[field])[1].split(", ")), set(value), field)
 
     def test_of_a_job_are_all_listed(self):
-        self.check("job.json", "job.json")
+        self.check("job.json", "job.json", {f"training.{key}" for key in
+                                           ("optimizer", "momentum", "nesterov", "validation_batch_size", "epochs", "total_rounds",
+                                            "attention")})
 
     def test_of_a_report_are_all_listed(self):
-        self.check("report.json", "report.json", {"gpu_energy_joules", "optimizer_lost"})
+        self.check("report.json", "report.json", {"gpu_energy_joules", "optimizer_lost", "train_accuracy", "train_accuracy_last", "samples_per_second",
+                                                    "tokens_per_second_per_rank", "startup_seconds", "evaluation_seconds", "environment"})
 
 
 class JournalEvents(unittest.TestCase):

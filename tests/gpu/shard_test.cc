@@ -1,7 +1,7 @@
 // Reference: the same flat buffers on the CPU, which tests/shard compares with torch's optimizer.
 #include "gpu_test.h"
 #include "shard/small_layout.h"
-#include "xffl/shard/adamw.h"
+#include "xffl/shard/optimizer.h"
 
 namespace xffl::shard {
 namespace {
@@ -33,7 +33,7 @@ std::vector<at::Tensor> train(at::Device device, at::ScalarType dtype,
   for (size_t i = 0; i < layout.size(); ++i)
     flat.set_master_part(i, {0, layout[i].num_elements()}, at::randn(layout[i].num_elements()));
   flat.refresh_compute();
-  Adamw optimizer(flat, {0.9, 0.95, 1e-8, 0.1, storage.moments});
+  Optimizer optimizer(flat, {0.9, 0.95, 1e-8, 0.1, storage.moments});
   for (int step = 0; step < 10; ++step) {
     for (size_t i = 0; i < layout.size(); ++i)
       flat.gradient(i).copy_(at::randn(layout[i].shape) * 0.3);
@@ -97,7 +97,7 @@ TEST_F(ShardOnGpu, OffloadedStatesStepOnTheHost) {
   flat.states()[0].master_S.fill_(1);
   flat.states()[0].gradient_S.fill_(1);
   EXPECT_TRUE(flat.states()[0].master_S.is_pinned());
-  Adamw(flat, {}).step(0.1);
+  Optimizer(flat, {}).step(0.1);
   EXPECT_NEAR(flat.compute(0).to(at::kFloat).mean().item<double>(), 0.9, 4e-3);
 }
 
@@ -111,7 +111,7 @@ std::vector<at::Tensor> train_offloaded(at::Device device, bool parameters_too) 
   for (size_t i = 0; i < layout.size(); ++i)
     flat.set_master_part(i, {0, layout[i].num_elements()}, at::randn(layout[i].num_elements()));
   flat.refresh_compute();
-  Adamw optimizer(flat, {0.9, 0.95, 1e-8, 0.1});
+  Optimizer optimizer(flat, {0.9, 0.95, 1e-8, 0.1});
   std::vector<at::Tensor> found;
   for (int step = 0; step < 3; ++step) {
     flat.begin_step();
@@ -174,7 +174,7 @@ std::vector<at::Tensor> train_large_units(at::Device device, bool parameters_too
   for (size_t i = 0; i < layout.size(); ++i)
     flat.set_master_part(i, {0, start.numel()}, start + static_cast<double>(i));
   flat.refresh_compute();
-  Adamw optimizer(flat, {0.9, 0.95, 1e-8, 0.1});
+  Optimizer optimizer(flat, {0.9, 0.95, 1e-8, 0.1});
   const Busy busy(device);
   std::vector<at::Tensor> found;
   for (int step = 0; step < 2; ++step) {

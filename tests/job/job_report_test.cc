@@ -59,6 +59,27 @@ void clear_identities(JobReport& report) {
   report.data_sha256 = report.program_sha256 = "";
 }
 
+TEST(JobReport, AnEnvironmentHasItsKnownKeys) {
+  JobReport report = sample_report();
+  EXPECT_EQ(format_job_report(report).find("environment"), std::string::npos);
+  report.environment.host = "node7";
+  report.environment.cpus = 16;
+  report.environment.gpus = {"NVIDIA H100, 85 GB, sm_90"};
+  const std::string text = format_job_report(report);
+  EXPECT_EQ(parse_job_report(text, "x"), report);
+  const Json environment = Json::parse(text).at("environment");
+  EXPECT_EQ(environment, Json::parse(R"({"host": "node7", "cpus": 16,
+                                         "gpus": ["NVIDIA H100, 85 GB, sm_90"]})"));
+  const auto refused = [&](const std::string& pointer, const std::string& value) {
+    return message_of(ErrorKind::kCorrupt,
+                      [&] { parse_job_report(edited(text, pointer, value), "report.json"); });
+  };
+  EXPECT_THAT(refused("/environment/host", "\"a\\nb\""), HasSubstr("control characters"));
+  EXPECT_THAT(refused("/environment/gpus/0", "7"), HasSubstr("gpus[0]"));
+  EXPECT_THAT(refused("/environment/cpus", "-1"), HasSubstr("cpus"));
+  EXPECT_THAT(refused("/environment/extra", "1"), HasSubstr("extra"));
+}
+
 TEST(JobReport, UnknownIdentitiesAreAbsent) {
   JobReport report = sample_report();
   clear_identities(report);

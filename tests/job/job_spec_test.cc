@@ -34,6 +34,23 @@ TEST(JobSpec, RoundTrips) {
   EXPECT_EQ(parse_job_spec(format_job_spec(evaluate), "job.json"), evaluate);
 }
 
+// A job of the defaults is readable by earlier releases, which lack the keys.
+TEST(JobSpec, OmitsTheDefaultsOfNewKeys) {
+  const Json training = Json::parse(format_job_spec(sample_spec())).at("training");
+  for (const char* key : {"optimizer", "momentum", "nesterov", "validation_batch_size", "epochs",
+                          "total_rounds", "attention"})
+    EXPECT_FALSE(training.contains(key)) << key;
+  JobSpec spec = sample_spec();
+  spec.training.optimizer = OptimizerKind::kSgd;
+  spec.training.momentum = 0.9;
+  spec.training.nesterov = true;
+  spec.training.validation_batch_size = 3;
+  spec.training.epochs = 0.25;
+  spec.training.total_rounds = 8;
+  spec.training.attention = AttentionKernel::kEfficient;
+  EXPECT_EQ(parse_job_spec(format_job_spec(spec), "job.json"), spec);
+}
+
 TEST(JobSpec, RelativePathsAreThoseOfItsFolder) {
   test::TempDir dir;
   write_file_atomic(dir / "job.json", format_job_spec(sample_spec()));

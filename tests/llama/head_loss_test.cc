@@ -118,6 +118,35 @@ TEST(HeadLoss, KnownTargetsGiveTheSameBits) {
   }
 }
 
+// Reference: torch.argmax, which takes the first of equal logits.
+TEST(HeadLoss, HitsAreTheLabelsWithTheLargestLogit) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const bool ignored : {false, true}) {
+      Case c = make_case(400, 1300, ignored);
+      // Small whole numbers: the logits are exact in every dtype, and many are equal.
+      c.x_ND = at::randint(-2, 3, {400, 24}, at::kDouble);
+      c.w_VD = at::randint(-2, 3, {1300, 24}, at::kDouble);
+      Weight head;
+      head.value = c.w_VD.to(dtype);
+      head.gradient = at::zeros_like(c.w_VD, dtype == at::kDouble ? at::kDouble : at::kFloat);
+      const at::Tensor logits_NV = at::linear(c.x_ND.to(dtype), head.value);
+      const at::Tensor best_N = logits_NV.argmax(1);
+      // Half of the labels are the best ones, some a later one of equal logits.
+      const at::Tensor half_N = c.labels_N.ge(0).logical_and(at::rand({400}).lt(0.5));
+      c.labels_N = at::where(half_N, best_N, c.labels_N);
+      const at::Tensor last_N = 1299 - logits_NV.flip(1).argmax(1);
+      c.labels_N.slice(0, 0, 40).copy_(last_N.slice(0, 0, 40));
+      const at::Tensor want_N = c.labels_N.eq(best_N);
+      at::Tensor hits_N;
+      head_nll(c.x_ND.to(dtype), head.value, c.labels_N, &hits_N);
+      EXPECT_TRUE(hits_N.to(at::kBool).equal(want_N)) << dtype;
+      EXPECT_GT(want_N.sum().item<int64_t>(), 100);
+      const HeadLoss found = head_loss(c.x_ND.to(dtype), head, c.labels_N, 1);
+      EXPECT_EQ(found.hits.item<double>(), static_cast<double>(want_N.sum().item<int64_t>()));
+    }
+  }
+}
+
 TEST(HeadLoss, NllPerLabelSumsToTheLoss) {
   const Case c = make_case(90, 60, true);
   const at::Tensor nll_N = head_nll(c.x_ND, c.w_VD, c.labels_N);

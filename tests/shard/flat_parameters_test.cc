@@ -9,7 +9,7 @@
 
 #include "shard/small_layout.h"
 #include "support/ranks.h"
-#include "xffl/shard/adamw.h"
+#include "xffl/shard/optimizer.h"
 
 namespace xffl::shard {
 namespace {
@@ -70,7 +70,7 @@ TEST(FlatParameters, UnitsMayBeEmpty) {
          {Sharded{}, Sharded{true}, Sharded{true, true}, Sharded{true, true, true}}) {
       FlatParameters flat({{{5, 7}, 0, true}, {{3, 4}, 2, true}}, {.sharded = sharded},
                           {gather.get(), reduce.get(), nullptr});
-      Adamw adamw(flat, {});
+      Optimizer adamw(flat, {});
       flat.begin_step();
       for (const int unit : {2, 1, 0}) {
         flat.open_gradients(unit);
@@ -150,7 +150,7 @@ Outcome train(FlatParameters& flat, int rank, at::ScalarType moments) {
       flat.set_master_part(i, {0, range.count}, whole.narrow(0, range.begin, range.count) / 5);
   }
   flat.refresh_compute();
-  Adamw optimizer(flat, {0.9, 0.95, 1e-8, 0.1, moments});
+  Optimizer optimizer(flat, {0.9, 0.95, 1e-8, 0.1, moments});
   for (int step = 0; step < 3; ++step) {
     flat.begin_step();
     for (int micro_batch = 0; micro_batch < 2; ++micro_batch)
@@ -315,7 +315,7 @@ TEST(FlatParameters, GatheredUnitsAreFreedAfterUse) {
       const auto reduce = world.split({0, 1}, "reduce");
       FlatParameters flat(six_units(), {.sharded = kZero3, .offload = offload},
                           {&world, reduce.get(), nullptr});
-      Adamw optimizer(flat, {});
+      Optimizer optimizer(flat, {});
       for (int step = 0; step < 2; ++step) {
         flat.begin_step();
         for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {

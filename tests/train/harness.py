@@ -137,6 +137,16 @@ def hf_sum(model, ids):
     return loss * (len(ids) - 1), len(ids) - 1
 
 
+def hf_accuracy(model, sequences):
+    """The share of the predicted tokens that have the largest logit."""
+    hits = count = 0
+    with torch.no_grad():
+        for ids in sequences:
+            best = model(torch.tensor([ids])).logits[0, :-1].argmax(-1)
+            hits, count = hits + (best == torch.tensor(ids[1:])).sum().item(), count + len(ids) - 1
+    return hits / count
+
+
 def hf_step(model, optimizer, parameters, sequences, max_norm, before_clipping=lambda: None):
     """One step of Hugging Face's model on all sequences at once: the mean loss before it and the gradient's norm."""
     optimizer.zero_grad()

@@ -17,7 +17,19 @@ TEST(Metrics, OneJsonObjectPerLine) {
   {
     MetricsFile file(dir / "in/metrics.jsonl");
     file.append({1, 2.5, 1e-4, 0.75, 300, 0.5, 1 << 20});
-    file.append({2, 2.25, 2e-4, 0.5, 310, 0.5, 1 << 20, {0.125, 0.25, 0.5, 0.0625, 0.03125}});
+    file.append({2,
+                 2.25,
+                 2e-4,
+                 0.5,
+                 310,
+                 0.5,
+                 1 << 20,
+                 {0.125, 0.25, 0.5, 0.0625, 0.03125},
+                 0.375,
+                 2,
+                 9,
+                 8,
+                 4});
   }
   const std::string text = read_file(dir / "in/metrics.jsonl", 1 << 20);
   const Json first = parse_json(text.substr(0, text.find('\n')), "metrics.jsonl");
@@ -33,14 +45,20 @@ TEST(Metrics, OneJsonObjectPerLine) {
   const Json phases = {
       {"forward", 0.125}, {"head", 0.25}, {"backward", 0.5}, {"norm", 0.0625}, {"adamw", 0.03125}};
   EXPECT_EQ(second["phase_seconds"], phases);
+  EXPECT_EQ(second["accuracy"], 0.375);
+  EXPECT_EQ(second["job_step"], 2);
+  EXPECT_EQ(second["job_steps"], 9);
+  EXPECT_EQ(second["samples_per_second"], 16);
+  EXPECT_EQ(second["tokens_per_second_per_rank"], 155);
 }
 
 TEST(Metrics, AValidationIsALine) {
   const test::TempDir dir;
   MetricsFile file(dir / "m.jsonl");
-  file.append_validation(20, {{"it", 300, 4.0, 3.25}, {"cs", 200, 5.0, 4.5}});
+  file.append_validation(20, {{"it", 300, 4.0, 3.25, 0.125, 0.25}, {"cs", 200, 5.0, 4.5}});
   EXPECT_EQ(read_file(dir / "m.jsonl", 1 << 20),
-            "{\"step\":20,\"validation\":{\"it\":3.25,\"cs\":4.5}}\n");
+            "{\"step\":20,\"validation\":{\"it\":3.25,\"cs\":4.5},"
+            "\"validation_accuracy\":{\"it\":0.25,\"cs\":0.0}}\n");
 }
 
 // Writes to /dev/full fail as on a full disk.

@@ -20,10 +20,11 @@ def check(tmp_path, **changes):
     tokens = harness.write_tokens(tmp_path / "t.tokens", sequences)
     count, nll, means = harness.hf_evaluate(harness.load(folder), sequences)
     found = harness.evaluate(folder, tokens, "--batch-size", 4)
-    assert sorted(found) == ["nll", "per_sequence", "perplexity", "tokens"]
+    assert sorted(found) == ["accuracy", "nll", "per_sequence", "perplexity", "tokens"]
     assert found["tokens"] == count
     assert harness.relative(found["nll"], nll) < harness.TOLERANCE["nll"]
     assert found["perplexity"] == pytest.approx(2.718281828459045 ** found["nll"], rel=1e-9)
+    assert found["accuracy"] == harness.hf_accuracy(harness.load(folder), sequences)
     assert found["per_sequence"][-1] is None and means[-1] is None
     for mine, theirs in zip(found["per_sequence"][:-1], means[:-1]):
         assert harness.relative(mine, theirs) < harness.TOLERANCE["sequence"]

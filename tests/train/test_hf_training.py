@@ -1,4 +1,6 @@
-"""Training against Hugging Face's model with torch.optim.AdamW, step by step."""
+"""Training against Hugging Face's model with torch.optim's optimizers, step by step."""
+
+import json
 
 import pytest
 import torch
@@ -122,3 +124,61 @@ def test_small_updates_survive_in_bf16(tmp_path):
     delta = load_file(job.parent / "update" / "model.safetensors")["model.layers.0.mlp.up_proj.weight"]
     assert (delta != 0).float().mean() > 0.9
     assert 1e-7 < delta.abs().mean() < 1.1e-5
+
+
+OPTIMIZERS = {
+    "adam": (dict(optimizer="adam"), lambda groups, rate: torch.optim.Adam(groups, lr=rate, betas=(0.9, 0.95), eps=1e-8)),
+    "sgd": (dict(optimizer="sgd"), lambda groups, rate: torch.optim.SGD(groups, lr=rate)),
+    "momentum": (dict(optimizer="sgd", momentum=0.9), lambda groups, rate: torch.optim.SGD(groups, lr=rate, momentum=0.9)),
+    "nesterov": (dict(optimizer="sgd", momentum=0.9, nesterov=True),
+                 lambda groups, rate: torch.optim.SGD(groups, lr=rate, momentum=0.9, nesterov=True)),
+}
+
+
+def job_of(tmp_path, name, rate, **changes):
+    """A job of 20 steps on the whole data set, and the keys of its optimizer."""
+    base, sequences = tmp_path / "base", harness.make_sequences(12, lengths=(1, 30))
+    base_hash = harness.make_model(base)
+    tokens = harness.write_tokens(tmp_path / "t.tokens", sequences)
+    job = harness.make_job(tmp_path / "job", base, base_hash, tokens, steps=20, batch_size=12, micro_batch_size=3,
+                           learning_rate=rate, weight_decay=0.1, **changes)
+    return job, sequences
+
+
+def set_training(job, **keys):
+    """Adds keys of `training` that job.json omits by default."""
+    document = json.loads(job.read_text())
+    document["training"].update(keys)
+    job.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_other_optimizers(tmp_path, name):
+    keys, make = OPTIMIZERS[name]
+    rate = 2e-3 if name == "adam" else 0.05
+    job, sequences = job_of(tmp_path, name, rate)
+    set_training(job, **keys)
+    found = harness.train(job)
+    model = harness.load(tmp_path / "base")
+    optimizer = make(decayed_groups(model, 0.1), rate)
+    losses = [harness.hf_step(model, optimizer, list(model.parameters()), sequences, 1.0)[0] for _ in range(20)]
+    assert losses[-1] < losses[0] - 0.1, "the reference itself should learn"
+    assert found.losses == pytest.approx(losses, rel=2e-5)
+    trained = harness.load(job.parent / "update")
+    for (parameter, mine), theirs in zip(trained.named_parameters(), model.parameters()):
+        assert (mine - theirs).norm() < (2e-4 if name == "adam" else 2e-5) * theirs.norm(), parameter
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd", "momentum"])
+def test_other_optimizers_resume_with_sharded_states(tmp_path, name):
+    """A job killed at step 15 continues from step 10 with the bits of an undisturbed job."""
+    job, _ = job_of(tmp_path, name, 2e-3, checkpoint_interval=5, sharding="full", **harness.SAME_BITS)
+    set_training(job, **OPTIMIZERS[name][0])
+    harness.kill_at(15, job, world_size=2)
+    resumed = harness.train(job, world_size=2)
+    assert "resumed from a checkpoint" in resumed.output[0]
+    whole, _ = job_of(tmp_path / "whole", name, 2e-3, sharding="full", **harness.SAME_BITS)
+    set_training(whole, **OPTIMIZERS[name][0])
+    harness.train(whole, world_size=2)
+    bits = [(path.parent / "update" / "model.safetensors").read_bytes() for path in (job, whole)]
+    assert bits[0] == bits[1]

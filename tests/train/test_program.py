@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 
 import pytest
@@ -19,7 +20,15 @@ def test_version_and_info():
     assert harness.run([TRAIN, "--version"]).stdout.startswith("xffl-train ")
     info = json.loads(harness.run([TRAIN, "info", "--json"]).stdout)
     assert info["torch"].startswith("2.") and info["threads"] >= 1 and info["world_size"] == 1
-    assert isinstance(info["gpus"], list) and isinstance(info["gloo"], bool) and isinstance(info["nccl"], bool)
+    assert isinstance(info["gpus"], list) and isinstance(info["has_gloo"], bool) and isinstance(info["has_nccl"], bool)
+    assert info["host"] == socket.gethostname() and 1 <= info["cpus"] <= len(os.sched_getaffinity(0))
+    shm = os.statvfs("/dev/shm")
+    assert info["shm_bytes"] == shm.f_blocks * shm.f_frsize
+    up = {name for _, name in socket.if_nameindex() if name != "lo"}
+    assert set(info["addresses"]) <= up and len(info["interfaces"]) == len(info["addresses"])
+    for key in ("cuda", "driver", "cudnn", "nccl"):
+        assert isinstance(info[key], str)
+    assert isinstance(info["architectures"], list)
     assert "cpu_capability" in harness.run([TRAIN, "info"]).stdout
 
 

@@ -45,14 +45,47 @@ def test_several_ranks_follow_one_rank(setting, world_size):
     assert many.report["world_size"] == world_size
     assert many.report["tokens"] == one.report["tokens"] and many.report["samples"] == 120
     for mine, theirs in zip(many.metrics, one.metrics, strict=True):
-        assert mine["tokens"] == theirs["tokens"]
+        assert mine["tokens"] == theirs["tokens"] and mine["accuracy"] == theirs["accuracy"]
         assert harness.relative(mine["loss"], theirs["loss"]) < 1e-5
         assert harness.relative(mine["grad_norm"], theirs["grad_norm"]) < 1e-3
+    for key in ("train_accuracy", "train_accuracy_last"):
+        assert many.report[key] == one.report[key]
+    for key in ("accuracy_before", "accuracy_after"):
+        assert many.report["validation"][0][key] == one.report["validation"][0][key]
     for key in ("nll_before", "nll_after"):
         assert harness.relative(many.report["validation"][0][key], one.report["validation"][0][key]) < 1e-5
     weights = [load_file(o.folder / "update" / "model.safetensors") for o in (many, one)]
     for name, mine in weights[0].items():
         assert (mine - weights[1][name]).norm() < 1e-4 * weights[1][name].norm(), name
+
+
+def test_accuracy_is_hugging_faces(setting):
+    """Before the first step, and of the validation sets before and after the training; the set's batch size changes nothing."""
+    folder, job, one = setting
+    sequences, batch = harness.make_sequences(9, seed=5), harness.make_sequences(40)
+    accuracies = [harness.hf_accuracy(harness.load(place), sequences) for place in (folder / "base", one.folder / "update")]
+    assert [one.report["validation"][0][f"accuracy_{when}"] for when in ("before", "after")] == accuracies
+    path = job("accuracy", batch_size=40, steps=1)
+    document = json.loads(path.read_text())
+    document["training"]["validation_batch_size"] = 7
+    path.write_text(json.dumps(document))
+    whole = harness.train(path)
+    assert whole.metrics[0]["accuracy"] == whole.report["train_accuracy"] == harness.hf_accuracy(harness.load(folder / "base"), batch)
+    assert whole.report["validation"][0]["accuracy_before"] == accuracies[0]
+
+
+def test_times_and_environment_are_reported(setting):
+    folder, job, _ = setting
+    began = time.monotonic()
+    report = harness.train(job("times", validation_interval=4), 2).report
+    elapsed = time.monotonic() - began
+    assert report["samples_per_second"] == pytest.approx(report["samples"] / report["train_seconds"])
+    assert report["tokens_per_second_per_rank"] == pytest.approx(report["tokens_per_second"] / 2)
+    assert 0 < report["startup_seconds"] < elapsed and 0 < report["evaluation_seconds"] < elapsed
+    assert report["startup_seconds"] + report["train_seconds"] + report["evaluation_seconds"] < elapsed
+    environment = report["environment"]
+    assert environment["host"] == socket.gethostname() and environment["cpus"] >= 1
+    assert environment["backend"] == ("nccl" if harness.DEVICE == "cuda" else "gloo")
 
 
 def test_more_ranks_than_sequences(setting):

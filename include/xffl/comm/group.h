@@ -44,6 +44,8 @@ class Group {
   virtual int size() const = 0;
   /// The back end: "single", "gloo" or "nccl".
   virtual std::string name() const = 0;
+  /// The largest number of ranks that share a GPU; 1 without a GPU.
+  virtual int ranks_per_device() const { return 1; }
 
   /// Replaces `tensor` by the sum over ranks.
   virtual void all_reduce(at::Tensor tensor) = 0;
@@ -85,10 +87,14 @@ std::unique_ptr<Group> make_single_rank();
 
 /// The group of all ranks: a single rank, NCCL for a CUDA `device`, else Gloo. Waits for the other
 /// ranks at most the rendezvous' time-out and tests the connection with a sum. Throws kFailed,
-/// kUnsupported (back end not built in).
-std::unique_ptr<Group> make_group(const Rendezvous& rendezvous, at::Device device);
+/// kUnsupported (back end not built in). `device_name` names this rank's GPU among those of all
+/// machines: if two ranks name the same GPU, all ranks use Gloo through the host's memory, because
+/// NCCL needs a GPU for each rank; rank 0 logs a warning. Without a name no GPU is shared.
+std::unique_ptr<Group> make_group(const Rendezvous& rendezvous, at::Device device,
+                                  const std::string& device_name = "");
 
 bool has_gloo();
 bool has_nccl();
+std::string nccl_version();  // "2.27.3"; "" without NCCL
 
 }  // namespace xffl::comm

@@ -76,7 +76,7 @@ struct Field {
   bool omit_default = false;     // xffl.yaml omits the field while it has its default
   bool operational = false;      // may change during a run: it does not affect the model
   bool nullable = false;         // JSON: null for an empty std::optional
-  bool omit_empty = false;       // JSON: absent when empty or 0
+  bool omit_empty = false;       // JSON: absent when it has its default
   int since = 1;                 // JSON: the first format version with the field
 
   // The function field() sets the following members. `object` is the struct to which the field's
@@ -84,7 +84,7 @@ struct Field {
   std::function<Value(const void* object)> get{};
   std::function<void(void* object, const Value& value)> set{};
   std::function<void*(void* object)> inner{};               // the struct of a section's table
-  std::function<bool(const void* object)> is_set{};         // with omit_default or nullable
+  std::function<bool(const void* object)> is_set{};         // with omit_* or nullable
   std::function<std::vector<void*>(void* object)> items{};  // of a list of structs
   std::function<void*(void* object)> append{};              // adds an item
   Value default_value{};
@@ -225,7 +225,7 @@ Field field(std::string_view name, Member Object::*member, std::string_view help
     field.inner = [in](void* object) -> void* { return &in(object); };
   }
   if constexpr (std::equality_comparable<Member> && !is_struct_list<Member>) {
-    if (field.omit_default)
+    if (field.omit_default || field.omit_empty)
       field.is_set = [of, initial = Object{}.*member](const void* object) {
         return !(of(object) == initial);
       };

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "xffl/base/json.h"
 #include "xffl/job/job_spec.h"
 
 namespace xffl::job {
@@ -22,13 +23,32 @@ inline constexpr int kOldestReportVersion = 1;
 
 inline constexpr size_t kMaxReasonBytes = 500;
 
-/// Mean negative log-likelihood per predicted token, in nats, over all ranks.
+/// Mean negative log-likelihood per predicted token, in nats, and the share of tokens to which the
+/// model gives the largest probability (0 also if not measured), over all ranks.
 struct ValidationResult {
   std::string name;
   int64_t tokens = 0;  // predicted tokens
   double nll_before = 0;
   double nll_after = 0;
+  double accuracy_before = 0;
+  double accuracy_after = 0;
   bool operator==(const ValidationResult&) const = default;
+};
+
+/// The machine of the job's first rank, and its libraries. Fields that are not known, or do not
+/// apply, are empty or 0, and absent from the file.
+struct TrainerEnvironment {
+  std::string host, system;                   // "Linux 6.1.0 x86_64"
+  std::string torch, cpu_capability;          // "2.11.0", "AVX2"
+  int64_t cpus = 0, threads = 0;              // of the process, and used by it
+  int64_t memory_bytes = 0;                   // of the machine
+  int64_t shm_bytes = 0, shm_free_bytes = 0;  // of /dev/shm
+  std::string backend;                        // of the ranks' group: "single", "gloo" or "nccl"
+  std::string cuda, driver, cudnn, nccl;      // versions: "13.0", "580.65.06", "9.10.2", "2.27.3"
+  std::vector<std::string> architectures;     // for which the CUDA kernels are compiled
+  std::vector<std::string> gpus;              // "NVIDIA H100, 85 GB, sm_90"
+  std::vector<std::string> interfaces, infiniband;  // "ib0 200000 Mb/s"; "mlx5_0"
+  bool operator==(const TrainerEnvironment&) const = default;
 };
 
 struct JobReport {
@@ -64,6 +84,13 @@ struct JobReport {
   std::string program_sha256;  // of the trainer's executable file
   /// The energy of the ranks' GPUs in this start of the job, without the rest of the nodes.
   int64_t gpu_energy_joules = 0;
+  double samples_per_second = 0;          // in train_seconds
+  double tokens_per_second_per_rank = 0;  // a rank is a GPU, or a share of a machine's CPUs
+  double startup_seconds = 0;     // from the start of rank 0's process to the first work on data
+  double evaluation_seconds = 0;  // of all validations: before, during and after the training
+  TrainerEnvironment environment;
+  double train_accuracy = 0;       // mean over the job's steps, of the models before the steps
+  double train_accuracy_last = 0;  // of the last step
   /// The reason why the optimizer did not continue from spec.optimizer_path, at most
   /// kMaxReasonBytes; empty without a reason.
   std::string optimizer_lost;
@@ -77,6 +104,9 @@ JobReport read_job_report(const std::filesystem::path& path);
 /// The file's text; keys in a fixed order. Throws kCorrupt for a report that parse_job_report would
 /// reject.
 std::string format_job_report(const JobReport& report);
+
+/// The object `environment` of a report, with all its keys.
+Json environment_json(const TrainerEnvironment& environment);
 
 /// True for a job that stopped and left a checkpoint, from which another attempt continues.
 bool is_checkpointed(const JobReport& report, const JobSpec& spec);

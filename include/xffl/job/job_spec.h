@@ -85,6 +85,18 @@ constexpr auto names_of(StateDtype) { return enum_names("fp32", "bf16"); }
 enum class EarlyStopKeep { kBest, kLast };
 constexpr auto names_of(EarlyStopKeep) { return enum_names("best", "last"); }
 
+/// The kernel of a GPU's attention: "auto" is the fastest one that PyTorch has for the shape; with
+/// another one a shape that it lacks is an error. A CPU always uses xffl's own kernel.
+enum class AttentionKernel { kAuto, kFlash, kCudnn, kEfficient, kMath };
+constexpr auto names_of(AttentionKernel) {
+  return enum_names("auto", "flash", "cudnn", "efficient", "math");
+}
+
+/// The optimizers of torch.optim. AdamW decays the weights beside the gradient's step; Adam and SGD
+/// add the decay to the gradient.
+enum class OptimizerKind { kAdamw, kAdam, kSgd };
+constexpr auto names_of(OptimizerKind) { return enum_names("adamw", "adam", "sgd"); }
+
 enum class ScheduleKind { kConstant, kLinear, kCosine };
 constexpr auto names_of(ScheduleKind) { return enum_names("constant", "linear", "cosine"); }
 
@@ -156,15 +168,22 @@ struct Lora {
   bool operator==(const Lora&) const = default;
 };
 
+/// JobSpec's training.steps with training.epochs: only the trainer knows the number of sequences.
+inline constexpr int64_t kStepsOfEpochs = 1'000'000'000;
+
 struct TrainingSpec {
   int64_t steps = 0;             // optimizer steps in this job; 0: only evaluate, write no update
+  double epochs = 0.0;           // passes over the data in this job, in place of steps; 0: steps
+  int64_t total_rounds = 0;      // of the federation, with epochs
   int64_t first_step = 0;        // steps already done by this facility in earlier rounds
   int64_t batch_size = 8;        // sequences per optimizer step, over all ranks
   int64_t micro_batch_size = 8;  // sequences per rank and forward pass; the rest accumulates
   double learning_rate = 1e-5;
   Schedule schedule;
-  // Decoupled (Loshchilov & Hutter, 2019), on matrices only: not on norms and biases.
-  double weight_decay = 0.0;
+  OptimizerKind optimizer = OptimizerKind::kAdamw;
+  double momentum = 0.0;      // of sgd
+  bool nesterov = false;      // Nesterov's momentum
+  double weight_decay = 0.0;  // on matrices only: not on norms and biases
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
@@ -179,20 +198,22 @@ struct TrainingSpec {
   Sharding sharding = Sharding::kNone;
   int64_t shard_group_size = 0;  // ranks of a hybrid or hybrid_zero2 group; 0: the ranks of a node
   Recompute recompute = Recompute::kNone;
+  AttentionKernel attention = AttentionKernel::kAuto;
   Offload offload = Offload::kNone;
-  int64_t validation_samples = 0;   // sequences evaluated before and after; 0: all
-  int64_t train_samples = 0;        // only the first N sequences of the data set are used; 0: all
-  int64_t checkpoint_interval = 0;  // steps between two checkpoints inside the job; 0: none
-  int64_t keep_checkpoints = 2;     // checkpoints that stay, newest first
-  int64_t max_tokens = 0;           // target tokens after which the job ends; 0: no limit
-  int64_t validation_interval = 0;  // steps between two validations mid-training; 0: none
+  int64_t validation_samples = 0;     // sequences evaluated before and after; 0: all
+  int64_t validation_batch_size = 0;  // sequences per rank and forward pass; 0: micro_batch_size
+  int64_t train_samples = 0;          // only the first N sequences of the data set are used; 0: all
+  int64_t checkpoint_interval = 0;    // steps between two checkpoints inside the job; 0: none
+  int64_t keep_checkpoints = 2;       // checkpoints that stay, newest first
+  int64_t max_tokens = 0;             // target tokens after which the job ends; 0: no limit
+  int64_t validation_interval = 0;    // steps between two validations mid-training; 0: none
   int64_t early_stop_patience = 0;  // validations without a lower loss before the end; 0: no limit
   EarlyStopKeep early_stop_keep = EarlyStopKeep::kBest;
   // FedProx (Li et al., 2020): gradients get proximal * (weights - input weights).
   double proximal = 0.0;
   bool document_mask = false;  // attention within a document only; each document restarts positions
   bool deterministic = false;  // bit-identical results on the same devices, slower on GPUs
-  bool keep_optimizer = false;      // AdamW's moments stay at the facility between rounds
+  bool keep_optimizer = false;      // the optimizer's moments stay at the facility between rounds
   std::vector<std::string> freeze;  // parameters that stay fixed: names with * and ?
   Lora lora;
   RankGroups groups;

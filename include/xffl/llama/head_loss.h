@@ -39,6 +39,8 @@ struct Targets {
 struct HeadLoss {
   at::Tensor nll_sum;  // float64 scalar: the sum of negative log-likelihoods, without `scale`
   at::Tensor grad_x_ND;
+  at::Tensor
+      hits;  // float64 scalar: the number of targets with the largest logit of their position
 };
 
 /// Computes loss and gradients in one pass: adds d(scale * nll_sum)/d(head) to the head's gradient
@@ -50,6 +52,9 @@ HeadLoss head_loss(const at::Tensor& x_ND, Weight& head, const at::Tensor& label
                    const PhaseHook& enter = {});
 
 /// The negative log-likelihood of each label in float32; 0 for kIgnoreLabel. No gradients.
-at::Tensor head_nll(const at::Tensor& x_ND, const at::Tensor& head_VD, const at::Tensor& labels_N);
+/// `hits_N`, if not null, receives 1 for each label with the largest logit of its position (the
+/// first one among equal logits, as torch.argmax), else 0.
+at::Tensor head_nll(const at::Tensor& x_ND, const at::Tensor& head_VD, const at::Tensor& labels_N,
+                    at::Tensor* hits_N = nullptr);
 
 }  // namespace xffl::llama

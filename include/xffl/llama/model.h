@@ -99,9 +99,10 @@ class Model {
 
   /// Takes the previous stage's output (undefined in the first stage) and returns this stage's
   /// output, of the same shape; the last stage returns the NLL of each label in float32, 0 for
-  /// kIgnoreLabel. No gradients.
+  /// kIgnoreLabel. No gradients. In the last stage `hits_BT`, if not null, receives the labels'
+  /// hits (see head_nll()).
   at::Tensor stage_nll(at::Tensor x_BTD, const at::Tensor& tokens_BT, const at::Tensor& labels_BT,
-                       const Documents& documents);
+                       const Documents& documents, at::Tensor* hits_BT = nullptr);
 
  private:
   friend class Pass;
@@ -163,6 +164,8 @@ class Pass {
   at::Tensor backward(at::Tensor grad_BTD);
   /// The last stage's sum of the NLL, a float64 scalar, after backward.
   const at::Tensor& nll_sum() const { return nll_sum_; }
+  /// The last stage's number of hits (see HeadLoss), a float64 scalar, after backward.
+  const at::Tensor& hits() const { return hits_; }
 
  private:
   struct BlockTape {
@@ -183,7 +186,7 @@ class Pass {
   Positions where_;  // set by forward
   std::vector<BlockTape> tape_;
   at::Tensor trunk_BTD_;  // the last block's output
-  at::Tensor nll_sum_;
+  at::Tensor nll_sum_, hits_;
 };
 
 }  // namespace xffl::llama

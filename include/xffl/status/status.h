@@ -60,8 +60,9 @@ struct GlobalLoss {
   int round = 0;  // of the global model; 0: the initial model
   FacilityName facility;
   std::string set;
-  int64_t tokens = 0;  // predicted tokens
-  double nll = 0;      // mean per token, in nats
+  int64_t tokens = 0;   // predicted tokens
+  double nll = 0;       // mean per token, in nats
+  double accuracy = 0;  // share of the tokens; 0 also if not measured
 };
 
 /// The validation losses of the global models, by round, then by facility, then in the order of the

@@ -26,6 +26,8 @@ class Sampler {
   /// is not a multiple of world_size, the counts of two ranks differ by at most one (a count may be
   /// 0). Not thread-safe: the sampler caches the order of the last epoch.
   std::vector<uint64_t> step_indices(uint64_t step);
+  /// As step_indices(), of the positions [begin, end).
+  std::vector<uint64_t> indices(uint64_t begin, uint64_t end);
 
  private:
   uint64_t num_sequences_, batch_size_, seed_;

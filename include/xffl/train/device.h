@@ -7,17 +7,24 @@
 #include <string>
 
 #include "xffl/comm/rendezvous.h"
+#include "xffl/job/job_spec.h"
 
 namespace xffl::train {
 
 /// Chooses a device for "cpu", "cuda" or "auto". "auto" is GPU number local_rank (or the only
-/// visible GPU), else the CPU. Throws kUsage for another word and for a rank without its own GPU,
+/// visible GPU) modulo the number of GPUs, else the CPU. Throws kUsage for another word,
 /// kUnsupported for "cuda" in a build without CUDA or without a GPU, and for "cuda" and "auto" with
 /// a driver that is too old for this build.
 at::Device choose_device(const std::string& wanted, int local_rank);
 
+/// Names a GPU among those of all machines, by host and PCI address; "" for the CPU.
+std::string device_name(at::Device device);
+
 /// The peak resident set of this process, or the peak of this process's allocations on a GPU.
 int64_t peak_memory_bytes(at::Device device);
+
+/// The seconds since the start of this process, with the loading of its libraries.
+double process_seconds();
 
 /// A GPU's free memory after this process's CUDA context. For the CPU the free and reclaimable
 /// memory of this machine within the limits of control groups; 0 if unknown.
@@ -36,6 +43,9 @@ void use_deterministic_algorithms(at::Device device);
 /// token). cuDNN prepares a plan for each length, which takes tenths of a second, and PyTorch
 /// prefers cuDNN on H100 and H200. Flash attention needs no plan. Applies to the whole process.
 void use_attention_of_any_length(at::Device device);
+
+/// Makes a GPU's attention use `kernel` alone, unless it is kAuto. Applies to the whole process.
+void use_attention(job::AttentionKernel kernel, at::Device device);
 
 /// Returns `wanted`, else OMP_NUM_THREADS, else an equal share of the CPUs for each rank of this
 /// machine (all available CPUs if Slurm binds ranks to CPUs).

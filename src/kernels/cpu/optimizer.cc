@@ -60,7 +60,14 @@ XFFL_INLINE void closed(const Stored& stored, int64_t begin, const float* staged
   if (stored.wide == nullptr) narrow(staged, stored.bf16 + begin, count);
 }
 
-XFFL_INLINE void close_masters(const AdamwBuffers& buffers, int64_t begin, const float* master,
+XFFL_INLINE float* open_masters(const OptimizerBuffers& buffers, int64_t begin, float* staged,
+                                int64_t count) {
+  if (buffers.remainder == nullptr) return opened(buffers.master, begin, staged, count);
+  join(buffers.master.bf16 + begin, buffers.remainder + begin, staged, count);
+  return staged;
+}
+
+XFFL_INLINE void close_masters(const OptimizerBuffers& buffers, int64_t begin, const float* master,
                                int64_t count) {
   uint16_t* rounded = buffers.master.wide != nullptr ? buffers.copy : buffers.master.bf16;
   if (rounded == nullptr) return;
@@ -73,21 +80,25 @@ XFFL_INLINE void close_masters(const AdamwBuffers& buffers, int64_t begin, const
 }  // namespace
 
 XFFL_TARGET_CLONES("default", "avx2", "arch=x86-64-v4")
-void adamw_on_cpu(const AdamwBuffers& buffers, int64_t begin, int64_t end,
+void adamw_on_cpu(const OptimizerBuffers& buffers, int64_t begin, int64_t end,
                   const AdamwFactors& factors) {
   const AdamwFactors f = factors;
-  alignas(64) float staged[4][kBlock];
+  alignas(64) float staged[4][kBlock], coupled[kBlock];
   for (int64_t block = begin; block < end; block += kBlock) {
     const int64_t count = block + kBlock < end ? kBlock : end - block;
-    if (buffers.remainder != nullptr)
-      join(buffers.master.bf16 + block, buffers.remainder + block, staged[0], count);
-    float* __restrict master =
-        buffers.remainder != nullptr ? staged[0] : opened(buffers.master, block, staged[0], count);
-    const float* __restrict gradient = opened(buffers.gradient, block, staged[1], count);
+    float* __restrict master = open_masters(buffers, block, staged[0], count);
+    const float* gradient = opened(buffers.gradient, block, staged[1], count);
     float* __restrict first = opened(buffers.first, block, staged[2], count);
     float* __restrict second = opened(buffers.second, block, staged[3], count);
+    float scale = f.gradient;
+    if (f.coupled_decay != 0) {
+      for (int64_t i = 0; i < count; ++i)
+        coupled[i] = gradient[i] * f.gradient + f.coupled_decay * master[i];
+      gradient = coupled;
+      scale = 1;
+    }
     for (int64_t i = 0; i < count; ++i) {
-      const float g = gradient[i] * f.gradient;
+      const float g = gradient[i] * scale;
       const float m = first[i] + f.first * (g - first[i]);
       const float v = second[i] * f.kept_second + f.second * g * g;
       first[i] = m;
@@ -97,6 +108,29 @@ void adamw_on_cpu(const AdamwBuffers& buffers, int64_t begin, int64_t end,
     }
     closed(buffers.first, block, first, count);
     closed(buffers.second, block, second, count);
+    close_masters(buffers, block, master, count);
+  }
+}
+
+XFFL_TARGET_CLONES("default", "avx2", "arch=x86-64-v4")
+void sgd_on_cpu(const OptimizerBuffers& buffers, int64_t begin, int64_t end,
+                const SgdFactors& factors) {
+  const SgdFactors f = factors;
+  const bool has_momentum = buffers.first.wide != nullptr || buffers.first.bf16 != nullptr;
+  alignas(64) float staged[3][kBlock] = {};
+  for (int64_t block = begin; block < end; block += kBlock) {
+    const int64_t count = block + kBlock < end ? kBlock : end - block;
+    float* __restrict master = open_masters(buffers, block, staged[0], count);
+    const float* __restrict gradient = opened(buffers.gradient, block, staged[1], count);
+    float* __restrict velocity =
+        has_momentum ? opened(buffers.first, block, staged[2], count) : staged[2];
+    for (int64_t i = 0; i < count; ++i) {
+      const float g = gradient[i] * f.gradient + f.decay * master[i];
+      const float v = f.momentum * velocity[i] + g;
+      velocity[i] = v;
+      master[i] = master[i] - f.step * (f.gradient_share * g + f.buffer_share * v);
+    }
+    if (has_momentum) closed(buffers.first, block, velocity, count);
     close_masters(buffers, block, master, count);
   }
 }

@@ -1,6 +1,7 @@
 #include "xffl/kernels/cuda/gpu.h"
 
 #include <ATen/cuda/CUDAContext.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -10,6 +11,9 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <iterator>
+#include <sstream>
+#include <string>
 #include <type_traits>
 
 namespace xffl::kernels::gpu {
@@ -78,10 +82,11 @@ bool with_stored(const at::Tensor& x, const Body& body) {
 }
 
 // The elements [begin, begin + count) of a step: weight decay applies to all of them or to none.
-struct AdamwRange {
-  const AdamwTensors& x;
+template <class Numbers>
+struct StepRange {
+  const OptimizerTensors& x;
   int64_t begin, count;
-  AdamwNumbers numbers;
+  Numbers numbers;
 
   template <class T>
   T* from(const at::Tensor& tensor) const {
@@ -90,8 +95,12 @@ struct AdamwRange {
 
   template <class G, class M, class Master>
   bool step(Master master) const {
-    kernels::adamw<Master, G, M>(current(), master, from<G>(x.gradient_S), from<M>(x.first_S),
-                                 from<M>(x.second_S), count, numbers);
+    if constexpr (std::is_same_v<Numbers, AdamwNumbers>)
+      kernels::adamw<Master, G, M>(current(), master, from<G>(x.gradient_S), from<M>(x.first_S),
+                                   from<M>(x.second_S), count, numbers);
+    else
+      kernels::sgd<Master, G, M>(current(), master, from<G>(x.gradient_S), from<M>(x.first_S),
+                                 count, numbers);
     return true;
   }
 
@@ -113,6 +122,7 @@ struct AdamwRange {
 
   bool run_as_stored() const {
     return with_stored(x.gradient_S, [&]<class G>(G) {
+      if (!x.first_S.defined()) return run<G, float>();
       return with_stored(x.first_S, [&]<class M>(M) { return run<G, M>(); });
     });
   }
@@ -221,18 +231,30 @@ bool add_product(at::Tensor& sum_MK, const at::Tensor& a_NM, const at::Tensor& b
   return true;
 }
 
-bool adamw(const AdamwTensors& tensors, const AdamwNumbers& numbers) {
+namespace {
+
+template <class Numbers>
+bool take_step(const OptimizerTensors& tensors, const Numbers& numbers) {
+  if (!is_on_gpu(tensors.master_S) || !is_on_gpu(tensors.gradient_S)) return false;
   // shard::FlatParameters::refresh_compute() updates a copy on another device.
-  if (!is_on_gpu(tensors.master_S) || !is_on_gpu(tensors.gradient_S) ||
-      !is_on_gpu(tensors.first_S) || !is_on_gpu(tensors.second_S) ||
-      (tensors.copy_S.defined() && !is_on_gpu(tensors.copy_S)))
-    return false;
+  for (const at::Tensor& each : {tensors.first_S, tensors.second_S, tensors.copy_S})
+    if (each.defined() && !is_on_gpu(each)) return false;
   const c10::cuda::CUDAGuard guard(tensors.master_S.device());
   const int64_t decayed = tensors.num_decayed, all = tensors.master_S.numel();
-  AdamwNumbers without_decay = numbers;
+  Numbers without_decay = numbers;
   without_decay.weight_decay = 0;
-  return AdamwRange{tensors, 0, decayed, numbers}.run_as_stored() &&
-         AdamwRange{tensors, decayed, all - decayed, without_decay}.run_as_stored();
+  return StepRange<Numbers>{tensors, 0, decayed, numbers}.run_as_stored() &&
+         StepRange<Numbers>{tensors, decayed, all - decayed, without_decay}.run_as_stored();
+}
+
+}  // namespace
+
+bool adamw(const OptimizerTensors& tensors, const AdamwNumbers& numbers) {
+  return tensors.first_S.defined() && tensors.second_S.defined() && take_step(tensors, numbers);
+}
+
+bool sgd(const OptimizerTensors& tensors, const SgdNumbers& numbers) {
+  return take_step(tensors, numbers);
 }
 
 bool split_masters(const at::Tensor& master, const at::Tensor& weight,
@@ -295,6 +317,19 @@ std::string pci_address(int index) {
 }
 
 }  // namespace
+
+std::string cudnn_version() {
+  const at::CUDAHooksInterface& hooks = at::detail::getCUDAHooks();
+  if (!hooks.compiledWithCuDNN()) return "";
+  const long version = hooks.versionRuntimeCuDNN();  // 91002 is 9.10.2
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
+std::vector<std::string> architectures() {
+  std::istringstream words(XFFL_CUDA_ARCHITECTURES);
+  return {std::istream_iterator<std::string>(words), {}};
+}
 
 std::vector<Info> list() {
   std::vector<Info> gpus;

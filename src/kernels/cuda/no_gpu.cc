@@ -21,7 +21,8 @@ bool cross_entropy(const Tensor&, const Tensor&, const Tensor&, int64_t, bool, d
   return false;
 }
 bool add_product(Tensor&, const Tensor&, const Tensor&, double, bool) { return false; }
-bool adamw(const AdamwTensors&, const AdamwNumbers&) { return false; }
+bool adamw(const OptimizerTensors&, const AdamwNumbers&) { return false; }
+bool sgd(const OptimizerTensors&, const SgdNumbers&) { return false; }
 bool split_masters(const Tensor&, const Tensor&, const Tensor&) { return false; }
 bool join_masters(const Tensor&, const Tensor&, const Tensor&) { return false; }
 bool square_sums(const Tensor&, const Tensor&) { return false; }
@@ -29,6 +30,8 @@ bool square_sums(const Tensor&, const Tensor&) { return false; }
 const bool kBuiltIn = false;
 const int kCudaVersion = 0;
 std::vector<Info> list() { return {}; }
+std::string cudnn_version() { return ""; }
+std::vector<std::string> architectures() { return {}; }
 int device_count() { return 0; }
 void use(at::Device) {}
 void synchronize(at::Device) {}

@@ -10,7 +10,8 @@ namespace {
 struct AdamwFactors {
   explicit AdamwFactors(const AdamwNumbers& n)
       : gradient(static_cast<float>(n.gradient_factor)),
-        decay(static_cast<float>(n.learning_rate * n.weight_decay)),
+        decay(static_cast<float>(n.coupled ? 0 : n.learning_rate * n.weight_decay)),
+        coupled_decay(static_cast<float>(n.coupled ? n.weight_decay : 0)),
         beta2(static_cast<float>(n.beta2)),
         beta1_left(static_cast<float>(1 - n.beta1)),
         beta2_left(static_cast<float>(1 - n.beta2)),
@@ -20,7 +21,7 @@ struct AdamwFactors {
             static_cast<float>(1 / std::sqrt(1 - std::pow(n.beta2, static_cast<double>(n.step))))),
         epsilon(static_cast<float>(n.epsilon)) {}
 
-  float gradient, decay, beta2, beta1_left, beta2_left, rate, inverse_root, epsilon;
+  float gradient, decay, coupled_decay, beta2, beta1_left, beta2_left, rate, inverse_root, epsilon;
 };
 
 template <int kCount, class G, class M>
@@ -31,7 +32,8 @@ XFFL_DEVICE void adamw_step(const AdamwFactors& by, const G* gradients, M* first
   load<kCount>(first, m);
   load<kCount>(second, v);
   for (int i = 0; i < kCount; ++i) {
-    const float grad = g[i] * by.gradient;
+    float grad = g[i] * by.gradient;
+    if (by.coupled_decay != 0) grad = fmaf(by.coupled_decay, w[i], grad);
     m[i] = fmaf(by.beta1_left, grad - m[i], m[i]);
     v[i] = fmaf(by.beta2_left * grad, grad, by.beta2 * v[i]);
     const float root = fmaf(sqrtf(v[i]), by.inverse_root, by.epsilon);
@@ -118,6 +120,44 @@ struct AdamwStep {
   }
 };
 
+struct SgdFactors {
+  explicit SgdFactors(const SgdNumbers& n)
+      : gradient(static_cast<float>(n.gradient_factor)),
+        decay(static_cast<float>(n.weight_decay)),
+        momentum(static_cast<float>(n.momentum)),
+        rate(static_cast<float>(n.learning_rate)),
+        nesterov(n.nesterov) {}
+
+  float gradient, decay, momentum, rate;
+  bool nesterov;
+};
+
+template <class Master, class G, class M>
+struct SgdStep {
+  Master master;
+  const G* gradient;
+  M* velocity;
+  SgdFactors by;
+
+  template <int kCount>
+  XFFL_DEVICE void run(int64_t at) const {
+    float w[kCount], g[kCount], v[kCount];
+    load_master(master, at, w);
+    load<kCount>(gradient + at, g);
+    for (int i = 0; i < kCount; ++i) g[i] = fmaf(by.decay, w[i], g[i] * by.gradient);
+    if (velocity != nullptr) {
+      load<kCount>(velocity + at, v);
+      for (int i = 0; i < kCount; ++i) {
+        v[i] = fmaf(by.momentum, v[i], g[i]);
+        g[i] = by.nesterov ? fmaf(by.momentum, v[i], g[i]) : v[i];
+      }
+      store<kCount>(velocity + at, v);
+    }
+    for (int i = 0; i < kCount; ++i) w[i] = fmaf(-by.rate, g[i], w[i]);
+    store_master(master, at, w);
+  }
+};
+
 // Converts one storage of masters to another.
 template <class From, class To>
 struct CopyMasters {
@@ -163,6 +203,14 @@ void adamw(const Launch& on, Master master, const G* gradient, M* first_moment, 
                               AdamwFactors(numbers)});
 }
 
+template <class Master, class G, class M>
+void sgd(const Launch& on, Master master, const G* gradient, M* velocity, int64_t size,
+         const SgdNumbers& numbers) {
+  launch_elementwise<kElements>(
+      on, "sgd", size, is_master_aligned(master) && is_aligned(gradient, velocity),
+      SgdStep<Master, G, M>{master, gradient, velocity, SgdFactors(numbers)});
+}
+
 void split_masters(const Launch& on, const float* master, Bf16* weight, uint16_t* remainder,
                    int64_t size) {
   launch_elementwise<kElements>(
@@ -189,20 +237,21 @@ void square_sums(const Launch& on, const T* x, double* sums, int64_t size, int64
          threads_for(piece / (packed ? kPack<T> : 1), kElementThreads), x, sums, pieces, piece);
 }
 
-#define XFFL_ADAMW(Master, G, M)                                                      \
+#define XFFL_STEPS(Master, G, M)                                                      \
   template void adamw<Master, G, M>(const Launch&, Master, const G*, M*, M*, int64_t, \
-                                    const AdamwNumbers&);
-XFFL_ADAMW(WideMaster<float>, float, float)
-XFFL_ADAMW(WideMaster<Half>, float, float)
+                                    const AdamwNumbers&);                             \
+  template void sgd<Master, G, M>(const Launch&, Master, const G*, M*, int64_t, const SgdNumbers&);
+XFFL_STEPS(WideMaster<float>, float, float)
+XFFL_STEPS(WideMaster<Half>, float, float)
 
-#define XFFL_ADAMW_BF16(G, M)        \
-  XFFL_ADAMW(WideMaster<Bf16>, G, M) \
-  XFFL_ADAMW(SplitMaster, G, M)      \
-  XFFL_ADAMW(Bf16*, G, M)
-XFFL_ADAMW_BF16(float, float)
-XFFL_ADAMW_BF16(float, Bf16)
-XFFL_ADAMW_BF16(Bf16, float)
-XFFL_ADAMW_BF16(Bf16, Bf16)
+#define XFFL_STEPS_BF16(G, M)        \
+  XFFL_STEPS(WideMaster<Bf16>, G, M) \
+  XFFL_STEPS(SplitMaster, G, M)      \
+  XFFL_STEPS(Bf16*, G, M)
+XFFL_STEPS_BF16(float, float)
+XFFL_STEPS_BF16(float, Bf16)
+XFFL_STEPS_BF16(Bf16, float)
+XFFL_STEPS_BF16(Bf16, Bf16)
 
 template void square_sums<float>(const Launch&, const float*, double*, int64_t, int64_t);
 template void square_sums<Bf16>(const Launch&, const Bf16*, double*, int64_t, int64_t);

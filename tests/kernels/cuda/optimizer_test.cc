@@ -68,6 +68,67 @@ TEST_F(OptimizerKernels, AdamwNeedsNoCopy) {
   EXPECT_LT(error_of(w, before.to(at::kCPU, at::kDouble) - 0.1), 1e-6);
 }
 
+// Reference: torch::optim's rules in float64.
+at::Tensor reference_adam(const at::Tensor& start, int steps) {
+  std::vector<at::Tensor> w{start.clone()}, m{at::zeros_like(start)}, v{at::zeros_like(start)};
+  for (int step = 1; step <= steps; ++step) {
+    const AdamwNumbers n = numbers_of_step(step);
+    const std::vector<at::Tensor> g{gradient_of_step(start.numel(), step) * n.gradient_factor};
+    at::_fused_adam_(w, g, m, v, {}, {at::full({}, step, at::kFloat)}, n.learning_rate, n.beta1,
+                     n.beta2, n.weight_decay, n.epsilon, false, false);
+  }
+  return w[0];
+}
+
+TEST_F(OptimizerKernels, AdamTracksTorchs) {
+  for (const int64_t size : {7, 70001}) {
+    const at::Tensor start = exact({size}, at::kFloat, 1), w = put(start, at::kFloat);
+    const at::Tensor m = at::zeros_like(w), v = at::zeros_like(w);
+    for (int step = 1; step <= 5; ++step) {
+      AdamwNumbers numbers = numbers_of_step(step);
+      numbers.coupled = true;
+      const at::Tensor g = put(gradient_of_step(size, step), at::kFloat);
+      adamw(on(), WideMaster<float>{data<float>(w), nullptr}, data<float>(g), data<float>(m),
+            data<float>(v), size, numbers);
+    }
+    EXPECT_LT(error_of(w, reference_adam(start, 5)), 1e-6) << size;
+  }
+}
+
+at::Tensor reference_sgd(const at::Tensor& start, int steps, const SgdNumbers& n) {
+  std::vector<at::Tensor> w{start.clone()}, buffer;
+  if (n.momentum > 0) buffer.push_back(at::zeros_like(start));
+  for (int step = 1; step <= steps; ++step) {
+    const std::vector<at::Tensor> g{gradient_of_step(start.numel(), step) * n.gradient_factor};
+    at::_fused_sgd_(w, g, buffer, n.weight_decay, n.momentum, n.learning_rate, 0, n.nesterov, false,
+                    step == 1);
+  }
+  return w[0];
+}
+
+TEST_F(OptimizerKernels, SgdTracksTorchs) {
+  const std::vector<SgdNumbers> kinds{
+      {0.01, 0, 0.1, 0.37, false}, {0.01, 0.9, 0.1, 0.37, false}, {0.01, 0.9, 0, 0.37, true}};
+  for (const SgdNumbers& numbers : kinds)
+    for (const int64_t size : {7, 70001})
+      for (const int64_t offset : {0, 1}) {
+        const at::Tensor start = exact({size}, at::kFloat, 1);
+        const auto found = stable([&] {
+          const at::Tensor w = put(start, at::kFloat, offset),
+                           copy = place({size}, at::kBFloat16, offset);
+          const at::Tensor v = numbers.momentum > 0 ? at::zeros_like(w) : at::Tensor();
+          for (int step = 1; step <= 5; ++step) {
+            const at::Tensor g = put(gradient_of_step(size, step), at::kFloat, offset);
+            sgd(on(), WideMaster<Bf16>{data<float>(w), data<Bf16>(copy)}, data<float>(g),
+                data<float>(v), size, numbers);
+          }
+          return std::vector<at::Tensor>{w, copy};
+        });
+        EXPECT_LT(error_of(found[0], reference_sgd(start, 5, numbers)), 1e-6) << size;
+        EXPECT_TRUE(bits(found[1]).equal(bits(found[0].to(at::kBFloat16)))) << size;
+      }
+}
+
 // Every upper half with the lower halves around a tie, and random bits.
 at::Tensor bit_patterns() {
   constexpr std::array<uint32_t, 8> kLow{0, 1, 0x7fff, 0x8000, 0x8001, 0xfffe, 0xffff, 0x1234};

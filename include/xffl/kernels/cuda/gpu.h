@@ -37,14 +37,16 @@ bool cross_entropy(const at::Tensor& logits_RV, const at::Tensor& labels_R, cons
 bool add_product(at::Tensor& sum_MK, const at::Tensor& a_NM, const at::Tensor& b_NK, double scale,
                  bool overwrite);
 
-/// A unit's masters in their storage (shard::UnitState), their gradients and their moments.
-struct AdamwTensors {
+/// A unit's masters in their storage (shard::UnitState), their gradients and their moments. SGD has
+/// no second moments, and without momentum no first moments either.
+struct OptimizerTensors {
   const at::Tensor &master_S, &remainder_S, &gradient_S, &copy_S, &first_S, &second_S;
   int64_t num_decayed = 0;  // weight decay applies to elements [0, num_decayed)
 };
-/// Takes a step of AdamW. The same pass rounds float32 masters into their 16-bit copy, if there is
-/// one.
-bool adamw(const AdamwTensors& tensors, const AdamwNumbers& numbers);
+/// Takes a step of AdamW or Adam. The same pass rounds float32 masters into their 16-bit copy, if
+/// there is one.
+bool adamw(const OptimizerTensors& tensors, const AdamwNumbers& numbers);
+bool sgd(const OptimizerTensors& tensors, const SgdNumbers& numbers);
 bool split_masters(const at::Tensor& master, const at::Tensor& weight, const at::Tensor& remainder);
 bool join_masters(const at::Tensor& weight, const at::Tensor& remainder, const at::Tensor& master);
 /// The sum of squares of each row.
@@ -52,6 +54,11 @@ bool square_sums(const at::Tensor& sums_C, const at::Tensor& rows_CE);
 
 extern const bool kBuiltIn;
 extern const int kCudaVersion;  // of the runtime, such as 13000; 0 in a build without CUDA
+
+/// The version of cuDNN that the process has loaded: "9.10.2"; "" in a build without CUDA.
+std::string cudnn_version();
+/// The GPU architectures for which the kernels are compiled: "80-real", "90".
+std::vector<std::string> architectures();
 
 struct Info {
   std::string name;

@@ -1,5 +1,5 @@
 // The CUDA kernels: the parts of a transformer block and of its loss for which ATen has no fused
-// kernel, and AdamW over flat buffers. No CUDA header and no torch header is needed.
+// kernel, and optimizers over flat buffers. No CUDA header and no torch header is needed.
 //
 // T is float, Bf16 or Half; the kernels compute sums and functions in float32. Buffers are on the
 // device, contiguous, of any alignment (16 bytes are fastest). Buffers do not overlap unless a
@@ -75,6 +75,13 @@ struct AdamwNumbers {
   double learning_rate = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0;
   double gradient_factor = 1;  // multiplies gradients first, for unscaling and clipping
   int64_t step = 1;            // 1 in the first step
+  bool coupled = false;        // Adam: weight decay is a part of the gradient
+};
+
+struct SgdNumbers {
+  double learning_rate = 0, momentum = 0, weight_decay = 0;
+  double gradient_factor = 1;  // multiplies gradients first, for unscaling and clipping
+  bool nesterov = false;
 };
 
 /// A float32 master. `copy`, if not null, receives the master rounded to T (to nearest, ties to
@@ -91,15 +98,21 @@ struct SplitMaster {
   uint16_t* remainder;
 };
 
-/// One step of torch.optim.AdamW. Master is one of three types. WideMaster<T> and SplitMaster give
-/// the same bits. Bf16* is a weight alone: the kernel rounds the weight once, to nearest, ties to
-/// even, as torch's fused AdamW rounds bfloat16 parameters. The rounding loses a change below half
-/// a unit in the last place. Gradients are stored as G and moments as M: float, or (unless T is
-/// float or Half) Bf16. A step computes in float32 and uses the new moments before they are rounded
-/// to M.
+/// One step of torch.optim.AdamW, or with `coupled` of torch.optim.Adam. Master is one of three
+/// types. WideMaster<T> and SplitMaster give the same bits. Bf16* is a weight alone: the kernel
+/// rounds the weight once, to nearest, ties to even, as torch's fused AdamW rounds bfloat16
+/// parameters. The rounding loses a change below half a unit in the last place. Gradients are
+/// stored as G and moments as M: float, or (unless T is float or Half) Bf16. A step computes in
+/// float32 and uses the new moments before they are rounded to M.
 template <class Master, class G, class M>
 void adamw(const Launch& on, Master master, const G* gradient, M* first_moment, M* second_moment,
            int64_t size, const AdamwNumbers& numbers);
+
+/// One step of torch.optim.SGD, with the types of adamw(). `velocity`, the momentum's buffer,
+/// starts at zero; it is null without momentum.
+template <class Master, class G, class M>
+void sgd(const Launch& on, Master master, const G* gradient, M* velocity, int64_t size,
+         const SgdNumbers& numbers);
 
 /// Exact for every number and infinity; a NaN stays a NaN in `weight` and in the master. The weight
 /// is the master rounded to nearest, ties away from zero. Ties to even would need a remainder of 17

@@ -1,4 +1,4 @@
-#include "xffl/shard/adamw.h"
+#include "xffl/shard/optimizer.h"
 
 #include <ATen/Parallel.h>
 #include <torch/types.h>
@@ -60,27 +60,45 @@ namespace {
 
 constexpr int64_t kGrain = 1 << 15;  // elements that are worth a thread
 
-kernels::AdamwFactors factors_of(const AdamwOptions& options, double learning_rate,
+kernels::AdamwFactors factors_of(const OptimizerOptions& options, double learning_rate,
                                  double gradient_factor, int64_t num_steps, bool decay) {
   const auto t = static_cast<double>(num_steps);
   const auto f = [](double value) { return static_cast<float>(value); };
+  const bool coupled = options.kind == job::OptimizerKind::kAdam;
   return {f(gradient_factor),
           f(1 - options.beta1),
           f(1 - options.beta2),
           f(options.beta2),
-          f(decay ? learning_rate * options.weight_decay : 0.0),
+          f(decay && !coupled ? learning_rate * options.weight_decay : 0.0),
           f(learning_rate / (1 - std::pow(options.beta1, t))),
           f(std::sqrt(1 - std::pow(options.beta2, t))),
-          f(options.epsilon)};
+          f(options.epsilon),
+          f(decay && coupled ? options.weight_decay : 0.0)};
+}
+
+kernels::SgdFactors sgd_factors_of(const OptimizerOptions& options, double learning_rate,
+                                   double gradient_factor, bool decay) {
+  const auto f = [](double value) { return static_cast<float>(value); };
+  return {f(gradient_factor),
+          f(decay ? options.weight_decay : 0.0),
+          f(options.momentum),
+          options.nesterov ? 1.0f : 0.0f,
+          options.nesterov ? f(options.momentum) : 1.0f,
+          f(learning_rate)};
 }
 
 kernels::Stored stored(const at::Tensor& x) {
+  if (!x.defined()) return {};
   if (x.scalar_type() == at::kFloat) return {x.mutable_data_ptr<float>(), nullptr};
   return {nullptr, static_cast<uint16_t*>(x.mutable_data_ptr())};
 }
 
 uint16_t* bits_of(const at::Tensor& x) {
   return x.defined() ? static_cast<uint16_t*>(x.mutable_data_ptr()) : nullptr;
+}
+
+at::Tensor of_unit(const std::vector<at::Tensor>& moments, size_t unit) {
+  return moments.empty() ? at::Tensor() : moments[unit];
 }
 
 // Whether the kernel can write the copy in the same pass as float32 masters.
@@ -91,38 +109,61 @@ bool is_written_along(const UnitState& state) {
 
 }  // namespace
 
-Adamw::Adamw(FlatParameters& parameters, const AdamwOptions& options)
+OptimizerOptions optimizer_options(const job::TrainingSpec& training) {
+  return {training.beta1,
+          training.beta2,
+          training.epsilon,
+          training.weight_decay,
+          training.moment_dtype == job::StateDtype::kFloat32 ? at::kFloat : at::kBFloat16,
+          training.optimizer,
+          training.momentum,
+          training.nesterov};
+}
+
+int OptimizerOptions::num_moments() const {
+  if (kind != job::OptimizerKind::kSgd) return 2;
+  return momentum > 0 ? 1 : 0;
+}
+
+Optimizer::Optimizer(FlatParameters& parameters, const OptimizerOptions& options)
     : parameters_(parameters), options_(options) {
   for (const UnitState& state : parameters_.states()) {
     const auto moment = state.master_S.options().dtype(options.moment_dtype);
-    first_moments_.push_back(at::zeros_like(state.master_S, moment));
-    second_moments_.push_back(at::zeros_like(state.master_S, moment));
+    if (options.num_moments() > 0) first_moments_.push_back(at::zeros_like(state.master_S, moment));
+    if (options.num_moments() > 1)
+      second_moments_.push_back(at::zeros_like(state.master_S, moment));
   }
 }
 
-Adamw::~Adamw() = default;
+Optimizer::~Optimizer() = default;
 
 // If `copy` is defined, the same pass writes it.
-void Adamw::step_on_range(size_t unit, const Range& range, const at::Tensor& copy,
-                          double learning_rate, double gradient_factor) {
+void Optimizer::step_on_range(size_t unit, const Range& range, const at::Tensor& copy,
+                              double learning_rate, double gradient_factor) {
   const UnitState& state = parameters_.states()[unit];
-  const kernels::AdamwBuffers buffers{.master = stored(part_of(state.master_S, range)),
-                                      .copy = bits_of(copy),
-                                      .remainder = bits_of(part_of(state.remainder_S, range)),
-                                      .gradient = stored(part_of(state.gradient_S, range)),
-                                      .first = stored(part_of(first_moments_[unit], range)),
-                                      .second = stored(part_of(second_moments_[unit], range))};
+  const kernels::OptimizerBuffers buffers{
+      .master = stored(part_of(state.master_S, range)),
+      .copy = bits_of(copy),
+      .remainder = bits_of(part_of(state.remainder_S, range)),
+      .gradient = stored(part_of(state.gradient_S, range)),
+      .first = stored(part_of(of_unit(first_moments_, unit), range)),
+      .second = stored(part_of(of_unit(second_moments_, unit), range))};
   const int64_t decayed = std::clamp(state.num_decayed - range.begin, int64_t{0}, range.count);
   for (const bool decay : {true, false}) {
-    const kernels::AdamwFactors factors =
-        factors_of(options_, learning_rate, gradient_factor, num_steps_, decay);
-    at::parallel_for(
-        decay ? 0 : decayed, decay ? decayed : range.count, kGrain,
-        [&](int64_t begin, int64_t end) { kernels::adamw_on_cpu(buffers, begin, end, factors); });
+    const auto run = [&](const auto& step) {
+      at::parallel_for(decay ? 0 : decayed, decay ? decayed : range.count, kGrain, step);
+    };
+    if (options_.kind == job::OptimizerKind::kSgd) {
+      const auto factors = sgd_factors_of(options_, learning_rate, gradient_factor, decay);
+      run([&](int64_t begin, int64_t end) { kernels::sgd_on_cpu(buffers, begin, end, factors); });
+    } else {
+      const auto factors = factors_of(options_, learning_rate, gradient_factor, num_steps_, decay);
+      run([&](int64_t begin, int64_t end) { kernels::adamw_on_cpu(buffers, begin, end, factors); });
+    }
   }
 }
 
-void Adamw::step_and_send(size_t unit, double learning_rate, double gradient_factor) {
+void Optimizer::step_and_send(size_t unit, double learning_rate, double gradient_factor) {
   const at::Tensor& copy_S = parameters_.states()[unit].copy_S;
   if (!to_device_) to_device_ = std::make_unique<CopiesToDevice>(copy_S.device());
   constexpr int64_t kPiece = CopiesToDevice::kPieceElements;
@@ -134,17 +175,28 @@ void Adamw::step_and_send(size_t unit, double learning_rate, double gradient_fac
   }
 }
 
-// Returns whether the copy, if there is one, is fresh afterwards.
-bool Adamw::step_on_unit(size_t unit, double learning_rate, double gradient_factor) {
+// Returns false if the unit's buffers are not on a GPU.
+bool Optimizer::step_on_gpu(size_t unit, double learning_rate, double gradient_factor) {
   const UnitState& state = parameters_.states()[unit];
-  const kernels::gpu::AdamwTensors tensors{
-      state.master_S,       state.remainder_S,     state.gradient_S, state.copy_S,
-      first_moments_[unit], second_moments_[unit], state.num_decayed};
-  if (kernels::gpu::adamw(tensors, {learning_rate, options_.beta1, options_.beta2, options_.epsilon,
-                                    options_.weight_decay, gradient_factor, num_steps_}))
-    return true;
+  const at::Tensor first_S = of_unit(first_moments_, unit),
+                   second_S = of_unit(second_moments_, unit);
+  const kernels::gpu::OptimizerTensors tensors{
+      state.master_S, state.remainder_S, state.gradient_S, state.copy_S,
+      first_S,        second_S,          state.num_decayed};
+  if (options_.kind == job::OptimizerKind::kSgd)
+    return kernels::gpu::sgd(tensors, {learning_rate, options_.momentum, options_.weight_decay,
+                                       gradient_factor, options_.nesterov});
+  return kernels::gpu::adamw(tensors, {learning_rate, options_.beta1, options_.beta2,
+                                       options_.epsilon, options_.weight_decay, gradient_factor,
+                                       num_steps_, options_.kind == job::OptimizerKind::kAdam});
+}
+
+// Returns whether the copy, if there is one, is fresh afterwards.
+bool Optimizer::step_on_unit(size_t unit, double learning_rate, double gradient_factor) {
+  const UnitState& state = parameters_.states()[unit];
+  if (step_on_gpu(unit, learning_rate, gradient_factor)) return true;
   if (!state.master_S.is_cpu())
-    throw Error(ErrorKind::kInternal, "shard::Adamw: this build has no kernel for unit " +
+    throw Error(ErrorKind::kInternal, "shard::Optimizer: this build has no kernel for unit " +
                                           std::to_string(unit) + " on " +
                                           state.master_S.device().str());
   const bool along = is_written_along(state);
@@ -157,7 +209,7 @@ bool Adamw::step_on_unit(size_t unit, double learning_rate, double gradient_fact
   return !state.copy_S.defined() || along;
 }
 
-void Adamw::step(double learning_rate, double gradient_factor) {
+void Optimizer::step(double learning_rate, double gradient_factor) {
   num_steps_ += 1;
   parameters_.finish_gathers();
   bool fresh = true;

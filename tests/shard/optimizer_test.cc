@@ -1,8 +1,10 @@
-// Reference: torch::optim::AdamW with the same parameter groups.
-#include "xffl/shard/adamw.h"
+// Reference: torch::optim's optimizers with the same parameter groups.
+#include "xffl/shard/optimizer.h"
 
 #include <gtest/gtest.h>
+#include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 
 #include "shard/small_layout.h"
@@ -16,7 +18,7 @@ torch::optim::AdamWOptions reference_options(double weight_decay) {
   return options;
 }
 
-TEST(Adamw, TracksTorchsOptimizer) {
+TEST(Optimizer, TracksTorchsOptimizer) {
   at::manual_seed(2);
   const std::vector<Parameter> layout{
       {{33, 65}, 0, true}, {{65}, 0, false}, {{20, 9}, 1, true}, {{9}, 1, false}};
@@ -32,7 +34,7 @@ TEST(Adamw, TracksTorchsOptimizer) {
           {decayed, std::make_unique<torch::optim::AdamWOptions>(reference_options(0.1))},
           {plain, std::make_unique<torch::optim::AdamWOptions>(reference_options(0))}},
       reference_options(0));
-  Adamw optimizer(flat, {0.9, 0.95, 1e-8, 0.1});
+  Optimizer optimizer(flat, {0.9, 0.95, 1e-8, 0.1});
   for (int step = 0; step < 30; ++step) {
     const double rate = 0.01 * (step + 1) / 30;
     for (size_t i = 0; i < layout.size(); ++i) {
@@ -51,11 +53,91 @@ TEST(Adamw, TracksTorchsOptimizer) {
   }
 }
 
+// Takes 20 steps of `options` and of torch's optimizer `Torch`; returns the largest difference of
+// an element of the masters, relative to the largest element.
+template <class Torch, class TorchOptions>
+double error_of(const OptimizerOptions& options, TorchOptions reference_options) {
+  at::manual_seed(4);
+  const std::vector<Parameter> layout = small_layout();
+  FlatParameters flat(layout, {});
+  std::vector<at::Tensor> decayed, plain, all;
+  for (size_t i = 0; i < layout.size(); ++i) {
+    master(flat, i).normal_(0, 1);
+    all.push_back(master(flat, i).clone().requires_grad_(true));
+    (layout[i].decay ? decayed : plain).push_back(all.back());
+  }
+  reference_options.weight_decay(options.weight_decay);
+  TorchOptions without_decay = reference_options;
+  without_decay.weight_decay(0);
+  Torch reference(
+      std::vector<torch::optim::OptimizerParamGroup>{
+          {decayed, std::make_unique<TorchOptions>(reference_options)},
+          {plain, std::make_unique<TorchOptions>(without_decay)}},
+      without_decay);
+  Optimizer optimizer(flat, options);
+  for (int step = 0; step < 20; ++step) {
+    const double rate = 0.01 * (step + 1) / 20;
+    for (size_t i = 0; i < layout.size(); ++i) {
+      flat.gradient(i).normal_(0, 0.1);
+      all[i].mutable_grad() = flat.gradient(i) * 0.5;
+    }
+    for (auto& group : reference.param_groups())
+      static_cast<TorchOptions&>(group.options()).lr(rate);
+    reference.step();
+    optimizer.step(rate, 0.5);
+  }
+  double error = 0;
+  for (size_t i = 0; i < layout.size(); ++i) {
+    const at::Tensor want = all[i].detach();
+    error =
+        std::max(error, ((master(flat, i) - want).abs().max() / want.abs().max()).item<double>());
+  }
+  return error;
+}
+
+TEST(Optimizer, AdamTracksTorchs) {
+  using Options = torch::optim::AdamOptions;
+  for (const double decay : {0.0, 0.1}) {
+    OptimizerOptions options{.weight_decay = decay, .kind = job::OptimizerKind::kAdam};
+    const Options reference = Options(0.01).betas({0.9, 0.95}).eps(1e-8);
+    EXPECT_LT(error_of<torch::optim::Adam>(options, reference), 1e-6) << decay;
+  }
+}
+
+TEST(Optimizer, SgdTracksTorchs) {
+  using Options = torch::optim::SGDOptions;
+  for (const double decay : {0.0, 0.1})
+    for (const double momentum : {0.0, 0.9})
+      for (const bool nesterov : {false, true}) {
+        if (nesterov && momentum == 0) continue;
+        OptimizerOptions options{.weight_decay = decay,
+                                 .kind = job::OptimizerKind::kSgd,
+                                 .momentum = momentum,
+                                 .nesterov = nesterov};
+        const Options reference = Options(0.01).momentum(momentum).nesterov(nesterov);
+        EXPECT_LT(error_of<torch::optim::SGD>(options, reference), 1e-6)
+            << decay << " " << momentum << " " << nesterov;
+      }
+}
+
+TEST(Optimizer, HoldsTheMomentsThatItsStepsNeed) {
+  FlatParameters flat(small_layout(), {});
+  const auto moments = [&](const OptimizerOptions& options) {
+    Optimizer optimizer(flat, options);
+    return std::pair(optimizer.first_moments().size(), optimizer.second_moments().size());
+  };
+  const size_t units = flat.states().size();
+  using enum job::OptimizerKind;
+  EXPECT_EQ(moments({.kind = kAdam}), std::pair(units, units));
+  EXPECT_EQ(moments({.kind = kSgd, .momentum = 0.9}), std::pair(units, size_t{0}));
+  EXPECT_EQ(moments({.kind = kSgd}), std::pair(size_t{0}, size_t{0}));
+}
+
 // The step applies clipping and unscaling.
-TEST(Adamw, GradientFactorScalesTheGradients) {
+TEST(Optimizer, GradientFactorScalesTheGradients) {
   const std::vector<Parameter> layout{{{70, 65}, 0, true}, {{65}, 0, false}};
   FlatParameters scaled(layout, {}), plain(layout, {});
-  Adamw scaling(scaled, {0.9, 0.95, 1e-8, 0.1}), reference(plain, {0.9, 0.95, 1e-8, 0.1});
+  Optimizer scaling(scaled, {0.9, 0.95, 1e-8, 0.1}), reference(plain, {0.9, 0.95, 1e-8, 0.1});
   for (int step = 0; step < 3; ++step) {
     for (size_t i = 0; i < layout.size(); ++i) {
       at::manual_seed(static_cast<uint64_t>(7 + step));
@@ -71,15 +153,15 @@ TEST(Adamw, GradientFactorScalesTheGradients) {
   }
 }
 
-TEST(Adamw, RefreshesTheBf16Copy) {
+TEST(Optimizer, RefreshesTheBf16Copy) {
   FlatParameters flat({{{8, 8}, 0, true}}, {.compute_dtype = at::kBFloat16});
   master(flat, 0).fill_(1);
   flat.gradient(0).fill_(1);
-  Adamw(flat, {}).step(0.1);
+  Optimizer(flat, {}).step(0.1);
   EXPECT_NEAR(master(flat, 0).mean().item<double>(), 0.9, 1e-5);
   EXPECT_TRUE(flat.compute(0).equal(master(flat, 0).to(at::kBFloat16)));
   flat.gradient(0).normal_();
-  Adamw(flat, {}).step(0.1);
+  Optimizer(flat, {}).step(0.1);
   EXPECT_TRUE(flat.compute(0).equal(master(flat, 0).to(at::kBFloat16))) << "every way of rounding";
 }
 
@@ -110,6 +192,7 @@ TEST(Masters, InTwoPartsAreExact) {
 struct Storage {
   Masters masters;
   at::ScalarType gradients, moments;
+  OptimizerOptions optimizer{};
 };
 
 // The masters after ten clipped steps from bfloat16 parameters.
@@ -125,7 +208,10 @@ std::vector<at::Tensor> stepped(const Storage& storage) {
     flat.set_master_part(i, {0, layout[i].num_elements()},
                          at::randn({layout[i].num_elements()}).to(at::kBFloat16).to(at::kFloat));
   flat.refresh_compute();
-  Adamw optimizer(flat, {0.9, 0.95, 1e-8, 0.1, storage.moments});
+  OptimizerOptions stepping = storage.optimizer;
+  stepping.weight_decay = 0.1;
+  stepping.moment_dtype = storage.moments;
+  Optimizer optimizer(flat, stepping);
   for (int step = 0; step < 10; ++step) {
     for (size_t i = 0; i < layout.size(); ++i)
       flat.gradient(i).copy_((at::randn(layout[i].shape) * 0.3).to(at::kBFloat16));
@@ -142,19 +228,23 @@ std::vector<at::Tensor> stepped(const Storage& storage) {
   return masters;
 }
 
-TEST(Adamw, MastersInTwoPartsEqualFloat32Masters) {
-  for (const at::ScalarType gradients : {at::kFloat, at::kBFloat16}) {
-    for (const at::ScalarType moments : {at::kFloat, at::kBFloat16}) {
-      const std::vector<at::Tensor> want = stepped({Masters::kFloat32, gradients, moments});
-      const std::vector<at::Tensor> found = stepped({Masters::kSplit, gradients, moments});
-      for (size_t i = 0; i < want.size(); ++i)
-        EXPECT_TRUE(bits(found[i]).equal(bits(want[i]))) << gradients << moments << i;
-    }
-  }
+TEST(Optimizer, MastersInTwoPartsEqualFloat32Masters) {
+  using enum job::OptimizerKind;
+  const std::vector<OptimizerOptions> optimizers{
+      {.beta2 = 0.95}, {.kind = kAdam}, {.kind = kSgd}, {.kind = kSgd, .momentum = 0.9}};
+  for (const OptimizerOptions& optimizer : optimizers)
+    for (const at::ScalarType gradients : {at::kFloat, at::kBFloat16})
+      for (const at::ScalarType moments : {at::kFloat, at::kBFloat16}) {
+        const auto want = stepped({Masters::kFloat32, gradients, moments, optimizer});
+        const auto found = stepped({Masters::kSplit, gradients, moments, optimizer});
+        for (size_t i = 0; i < want.size(); ++i)
+          EXPECT_TRUE(bits(found[i]).equal(bits(want[i])))
+              << job::to_string(optimizer.kind) << gradients << moments << i;
+      }
 }
 
 // The gradients above are bfloat16 numbers: float32 storage gives the same bits.
-TEST(Adamw, GradientsThatBf16HoldsExactlyGiveTheSameBits) {
+TEST(Optimizer, GradientsThatBf16HoldsExactlyGiveTheSameBits) {
   const std::vector<at::Tensor> want = stepped({Masters::kSplit, at::kFloat, at::kFloat});
   const std::vector<at::Tensor> found = stepped({Masters::kSplit, at::kBFloat16, at::kFloat});
   for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(bits(found[i]).equal(bits(want[i]))) << i;
@@ -163,7 +253,7 @@ TEST(Adamw, GradientsThatBf16HoldsExactlyGiveTheSameBits) {
 // Reference: torch's fused AdamW, with parameters, gradients and moments in bfloat16. Both compute
 // in float32 and round once, but order the operations differently: around a tie, a weight differs
 // by one unit in the last place, and keeps the difference.
-TEST(Adamw, Bf16WeightsTrackTorchsFusedStep) {
+TEST(Optimizer, Bf16WeightsTrackTorchsFusedStep) {
   const std::vector<Parameter> layout{{{300, 65}, 0, true}};
   FlatOptions options;
   options.compute_dtype = options.gradient_dtype = at::kBFloat16;
@@ -173,7 +263,7 @@ TEST(Adamw, Bf16WeightsTrackTorchsFusedStep) {
   flat.set_master_part(0, {0, 300 * 65}, at::randn({300 * 65}));
   flat.refresh_compute();
   std::vector<at::Tensor> w{flat.compute(0).clone()}, m{at::zeros_like(w[0])}, v{m[0].clone()};
-  Adamw optimizer(flat, {0.9, 0.95, 1e-8, 0.1, at::kBFloat16});
+  Optimizer optimizer(flat, {0.9, 0.95, 1e-8, 0.1, at::kBFloat16});
   for (int step = 1; step <= 20; ++step) {
     flat.gradient(0).normal_(0, 0.1);
     const std::vector<at::Tensor> g{flat.gradient(0).clone()};
@@ -186,7 +276,7 @@ TEST(Adamw, Bf16WeightsTrackTorchsFusedStep) {
   EXPECT_LT((found - want).norm().item<double>() / want.norm().item<double>(), 1e-3);
 }
 
-TEST(Adamw, NormOfBf16GradientsIsTheNormOfTheirValues) {
+TEST(Optimizer, NormOfBf16GradientsIsTheNormOfTheirValues) {
   FlatOptions options;
   options.compute_dtype = options.gradient_dtype = at::kBFloat16;
   FlatParameters flat(small_layout(), options);
