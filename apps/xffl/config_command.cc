@@ -7,16 +7,19 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "command_tree.h"
 #include "commands.h"
+#include "config_questions.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
 #include "xffl/config/settings.h"
+#include "xffl/submit/slurm_site.h"
 
 namespace xffl {
 namespace {
@@ -96,7 +99,9 @@ class ConfigWizard {
   std::vector<std::string> ask_facilities();
   void ask_facility(const std::string& name);
   void ask_access(const std::string& name);
-  void ask_site(const std::string& path);
+  void ask_site(const std::string& name);
+  std::optional<submit::SlurmSite> ask_slurm(const std::string& name);
+  void ask_allocation(const std::string& path, const submit::SlurmSite& site);
   void ask_trainer(const std::string& path);
   bool ask_text(const std::string& path);
   void ask_data(const std::string& path, const std::string& default_answer);
@@ -212,7 +217,7 @@ void ConfigWizard::ask_facility(const std::string& name) {
   const std::string path = "facilities." + name + ".";
   ask_access(name);
   if (value(path + "access") == "ssh") {
-    ask_site(path);
+    ask_site(name);
     if (!ask_text(path)) ask_data(path, "");
   } else {
     ask(path + "workdir", "  Folder for xffl's files there", "work/" + name);
@@ -233,20 +238,61 @@ void ConfigWizard::ask_access(const std::string& name) {
             });
 }
 
-/// Asks for the settings that a cluster behind SSH needs first.
-void ConfigWizard::ask_site(const std::string& path) {
+/// Asks for the settings that a cluster behind SSH needs first. The cluster's Slurm proposes the
+/// answers, if it can be asked.
+void ConfigWizard::ask_site(const std::string& name) {
+  const std::string path = "facilities." + name + ".";
   ask_list(path + "ssh.hosts", "  Its login nodes, separated by blanks", "");
   ask(path + "ssh.user", "  Your account's name there", "");
   ask_optional(
       path + "ssh.keys",
       "  Your private key, an absolute path on this machine (Enter: the agent, then ~/.ssh/id_*)");
-  ask_optional(path + "slurm.account", "  Slurm account to charge (Enter: your default one)");
-  ask_optional(path + "slurm.partition", "  Partition (Enter: the default one)");
-  ask(path + "slurm.nodes", "  Nodes of a job", "1");
-  ask(path + "slurm.gpus_per_node", "  GPUs of a node, one rank each; 0: none", "0");
-  ask(path + "slurm.time", "  Walltime of a job", "1h");
+  ask_allocation(path, ask_slurm(name).value_or(submit::SlurmSite{}));
   ask(path + "workdir", "  Folder there for xffl's files, shared by all nodes", "");
   ask_trainer(path);
+}
+
+/// Logs in and asks Slurm. None without a log-in: the wizard then goes on without proposals.
+std::optional<submit::SlurmSite> ConfigWizard::ask_slurm(const std::string& name) {
+  if (value("facilities." + name + ".scheduler") != "slurm" ||
+      !confirm("  Log in now, to ask Slurm for accounts, partitions and limits?"))
+    return std::nullopt;
+  try {
+    return ask_slurm_of(settings_, project_, name);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kCancelled) throw;
+    std::printf("  Not asked: %s\n", log::printable(error.what(), 1000).c_str());
+    return std::nullopt;
+  }
+}
+
+std::string words_of(const std::vector<std::string>& names) {
+  std::string words;
+  for (const std::string& name : names) words += (words.empty() ? "" : ", ") + name;
+  return words;
+}
+
+void ConfigWizard::ask_allocation(const std::string& path, const submit::SlurmSite& site) {
+  if (site.accounts.empty())
+    ask_optional(path + "slurm.account", "  Slurm account to charge (Enter: your default one)");
+  else
+    ask(path + "slurm.account", "  Slurm account to charge (" + words_of(site.accounts) + ")",
+        site.accounts.front());
+  if (const submit::SlurmPartition* proposed = site.proposed())
+    ask(path + "slurm.partition", "  Partition", proposed->name);
+  else
+    ask_optional(path + "slurm.partition", "  Partition (Enter: the default one)");
+  if (site.qos.size() > 1) ask_optional(path + "slurm.qos", "  QOS (Enter: your default one)");
+  const submit::SlurmPartition* partition = site.partition(value(path + "slurm.partition"));
+  const std::chrono::seconds time =
+      partition == nullptr ? std::chrono::hours(1)
+                           : proposed_walltime(partition, site.find_qos(value(path + "slurm.qos")));
+  ask(path + "slurm.nodes",
+      "  Nodes of a job" + (partition == nullptr ? "" : ", of " + std::to_string(partition->nodes)),
+      "1");
+  ask(path + "slurm.gpus_per_node", "  GPUs of a node, one rank each; 0: none",
+      std::to_string(partition == nullptr ? 0 : partition->gpus_per_node));
+  ask(path + "slurm.time", "  Walltime of a job", duration_text(time));
 }
 
 void ConfigWizard::ask_trainer(const std::string& path) {

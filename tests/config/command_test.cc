@@ -195,9 +195,9 @@ TEST_F(ConfigCommand, TheWizardAsksForAClusterBehindSsh) {
   const int code =
       answer(project(),
              "bi\n\n\n\n\n\n\nalba leo\n"
-             "shh\nssh\n\na.example b.example:2222\nann b\nann\n/k\nproj\n\n2\n4\n12h\n"
+             "shh\nssh\n\na.example b.example:2222\nann b\nann\n/k\nno\nproj\n\n2\n4\n12h\n"
              "rel\n/scratch/x\n/opt/xffl-train\n\n\n/scratch/it.tokens\n\n"
-             "leonardo\nann\n\n\n\n/scratch/y\n\n/data/*.txt /more\nno\nA: {text}\ny\n",
+             "leonardo\nann\n\nno\n\n\n/scratch/y\n\n/data/*.txt /more\nno\nA: {text}\ny\n",
              shown);
   EXPECT_EQ(code, 0) << shown;
   EXPECT_THAT(shown, HasSubstr("should be local or ssh, found 'shh': did you mean 'ssh'?"));

@@ -1,0 +1,64 @@
+// The partitions, accounts and QOS that a site's Slurm offers to the user, for `xffl config`.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "xffl/remote/session.h"
+
+namespace xffl::submit {
+
+struct SlurmPartition {
+  std::string name;
+  bool is_default = false;
+  bool is_up = false;
+  int nodes = 0;
+  int gpus_per_node = 0;                          // of its first kind of nodes with GPUs
+  std::string gpu_type;                           // empty: Slurm names none
+  std::optional<std::chrono::seconds> longest{};  // walltime; none: unlimited
+  bool operator==(const SlurmPartition&) const = default;
+};
+
+struct SlurmQos {
+  std::string name;
+  std::optional<std::chrono::seconds> longest{};  // walltime; none: no limit of its own
+  bool operator==(const SlurmQos&) const = default;
+};
+
+struct SlurmSite {
+  std::vector<SlurmPartition> partitions;  // in the order of sinfo
+  std::vector<std::string> accounts;       // the default account first; empty without accounting
+  std::vector<SlurmQos> qos;               // that the user may request
+  std::vector<std::string> problems;       // the questions without an answer, for the user
+
+  const SlurmPartition* partition(std::string_view name) const;  // null: unknown
+  const SlurmQos* find_qos(std::string_view name) const;
+  /// The partition to propose: with GPUs if any has, then the default one; null without partitions.
+  const SlurmPartition* proposed() const;
+};
+
+/// A walltime to propose: at most 12 h, and within the limits of the partition and the QOS, which
+/// may be null.
+std::chrono::seconds proposed_walltime(const SlurmPartition* partition, const SlurmQos* qos);
+
+/// Asks sinfo and sacctmgr. A command that is absent, fails or answers in another way leaves its
+/// part empty and adds a problem. Names that no directive of a job script can hold are left out.
+/// Throws kRemote and kAuth for a lost link, kCancelled on `stop`.
+SlurmSite ask_slurm_site(remote::Session& session, std::stop_token stop);
+
+/// The parsers: rows of "name|up|walltime|nodes|gres|default name" (read_partitions), of
+/// "account|qos,qos" (read_associations) and "name|walltime" (read_qos_limits), each with an end
+/// mark. Empty for an answer without the mark or with too many lines; they skip malformed rows.
+std::optional<std::vector<SlurmPartition>> read_partitions(std::string_view text);
+struct SlurmAssociation {
+  std::string account;
+  std::vector<std::string> qos;
+};
+std::optional<std::vector<SlurmAssociation>> read_associations(std::string_view text);
+std::optional<std::vector<SlurmQos>> read_qos_limits(std::string_view text);
+
+}  // namespace xffl::submit

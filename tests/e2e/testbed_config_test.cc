@@ -1,0 +1,88 @@
+// `xffl config` asks the Slurm of real facilities while it asks the user: alba with accounting,
+// brno without.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/on_terminal.h"
+#include "support/testbed.h"
+#include "xffl/config/load.h"
+#include "xffl/submit/slurm.h"
+
+namespace xffl {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+class TestbedConfig : public testing::Test {
+ protected:
+  std::string project() const { return (dir_ / "project").string(); }
+  // The answers up to the question of the log-in.
+  std::string until_log_in(const test::Facility& facility) const {
+    return "bi\n\n\n\n\n\n\n" + facility.name + "\nssh\n" + facility.host + "\n" + facility.user +
+           "\n" + facility.key.string() + "\n";
+  }
+  test::OnTerminal config() const { return {{"config", "-p", project()}, 200, 200, {}}; }
+  const submit::SlurmSettings& slurm() {
+    experiment_ = config::load_experiment(project());
+    return experiment_.facilities.at(0).scheduler.as<submit::SlurmSettings>();
+  }
+
+  test::TempDir dir_;
+  config::Experiment experiment_;
+};
+
+TEST_F(TestbedConfig, SlurmProposesAccountPartitionAndLimits) {
+  test::Testbed testbed({"alba"}, {"--dbd"});
+  if (!testbed.up()) GTEST_SKIP() << testbed.why_not();
+  test::OnTerminal terminal = config();
+  terminal.type(until_log_in(testbed.facility("alba")));
+  ASSERT_TRUE(terminal.await_text("Log in now")) << terminal.bytes;
+  terminal.type("y\n");
+  ASSERT_TRUE(terminal.await_text("type yes to trust")) << terminal.bytes;
+  terminal.type("yes\n");
+  ASSERT_TRUE(terminal.await_text("Slurm account to charge (")) << terminal.bytes;
+  EXPECT_THAT(terminal.bytes,
+              HasSubstr("partition main (the default): 2 nodes, 2 GPUs, at most 1h"));
+  EXPECT_THAT(terminal.bytes, HasSubstr("partition debug: 1 node, 2 GPUs, at most 5m"));
+  EXPECT_THAT(terminal.bytes, HasSubstr("QOS single"));
+  EXPECT_THAT(terminal.bytes, Not(HasSubstr("has no answer")));
+  terminal.type("\n\nsingle\n2\n\n\n/scratch/x\n\n/data/*.txt\n\ny\n");
+  EXPECT_EQ(terminal.finish(), 0) << terminal.bytes;
+  EXPECT_EQ(slurm().account, "proj");
+  EXPECT_EQ(slurm().partition, "main");
+  EXPECT_EQ(slurm().qos, "single");
+  EXPECT_EQ(slurm().nodes, 2);
+  EXPECT_EQ(slurm().gpus_per_node, 2);
+  EXPECT_EQ(slurm().time, std::chrono::hours(1));
+}
+
+TEST_F(TestbedConfig, WithoutAnAnswerTheQuestionsGoOn) {
+  test::Testbed testbed({"brno"});
+  if (!testbed.up()) GTEST_SKIP() << testbed.why_not();
+  const test::Facility& brno = testbed.facility("brno");
+  {
+    test::OnTerminal terminal = config();
+    terminal.type(until_log_in(brno) + "y\n");
+    ASSERT_TRUE(terminal.await_text("type yes to trust")) << terminal.bytes;
+    terminal.type("no\n");
+    ASSERT_TRUE(terminal.await_text("Partition (Enter: the default one)") ||
+                terminal.await_text("Slurm account to charge (Enter"))
+        << terminal.bytes;
+    EXPECT_THAT(terminal.bytes, HasSubstr("was not accepted"));
+  }
+  test::OnTerminal terminal = config();
+  terminal.type(until_log_in(brno) + "y\n");
+  ASSERT_TRUE(terminal.await_text("type yes to trust")) << terminal.bytes;
+  terminal.type("yes\n");
+  ASSERT_TRUE(terminal.await_text("Slurm account to charge (Enter")) << terminal.bytes;
+  EXPECT_THAT(terminal.bytes, HasSubstr("sacctmgr has no answer"));
+  terminal.type("\n\n\n\n\n/scratch/x\n\n\n/scratch/it.tokens\n\ny\n");
+  EXPECT_EQ(terminal.finish(), 0) << terminal.bytes;
+  EXPECT_EQ(slurm().account, "");
+  EXPECT_EQ(slurm().partition, "main");
+  EXPECT_EQ(slurm().gpus_per_node, 2);
+}
+
+}  // namespace
+}  // namespace xffl
