@@ -12,31 +12,15 @@ arch=${1:-x86_64}
 deps=$(realpath "${XFFL_DEPS_DIR:-$PWD/.deps}")
 root=$deps/sysroot/$arch
 work=$deps/sysroot/work
-suite=bullseye
 sentencepiece=0.2.1
 sentencepiece_sha256=8138cec27c2f2282f4a34d9a016e3374cd40e5c6e9cb335063db66a0a3b71fad
 triplet=$arch-linux-gnu
-recipe=$(sha256sum <scripts/sysroot.sh | cut -c1-16) # a changed script makes the folder again
+recipe=$(cat scripts/sysroot.sh scripts/private_apt.sh | sha256sum | cut -c1-16) # a changed script makes the folder again
 if [ "$(cat "$root/.recipe" 2>/dev/null)" = "$recipe" ]; then exit 0; fi
 rm -rf "$root" "$work"
-mkdir -p "$root" "$work"/{state/lists/partial,cache/archives/partial,debs,debs-base}
-
-# A private state of apt: the mirror of this machine, another suite.
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -m1 '/debian/*$' || echo http://deb.debian.org/debian/)
-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-echo "deb [signed-by=$keyring] $mirror $suite main" >"$work/sources.list"
-cat >"$work/apt.conf" <<A
-Dir::State "$work/state";
-Dir::Cache "$work/cache";
-Dir::Etc::sourcelist "$work/sources.list";
-Dir::Etc::sourceparts "-";
-Dir::State::status "/dev/null";
-APT::Sandbox::User "root";
-A
-fetch() { # fetch FOLDER PACKAGE...
-  (cd "$work/$1" && shift && APT_CONFIG=$work/apt.conf apt-get download -q "$@")
-}
-APT_CONFIG=$work/apt.conf apt-get update -q
+mkdir -p "$root"
+. scripts/private_apt.sh
+private_apt "$work" bullseye amd64
 fetch debs libc6 libc6-dev linux-libc-dev libcrypt1 libcrypt-dev libstdc++6 libgcc-s1 libgomp1 gcc-10-base \
   libssl-dev libpcre2-dev libzstd-dev libxxhash-dev zlib1g
 # The programs of a small Debian 11, in which scripts/check_package.sh starts the bundle.
@@ -45,11 +29,7 @@ for deb in "$work"/debs/*.deb; do dpkg-deb -x "$deb" "$root"; done
 mkdir -p "$deps/sysroot/$arch-base"
 for deb in "$work"/debs-base/*.deb; do dpkg-deb -x "$deb" "$deps/sysroot/$arch-base"; done
 
-# Links inside the folder.
-find "$root" -type l | while read -r link; do
-  target=$(readlink "$link")
-  if [[ $target == /* && -e $root$target ]]; then ln -sfnr "$root$target" "$link"; fi
-done
+links_inside "$root"
 # The compiler's headers belong to the compiler; its library is Debian 11's.
 include=$root/usr/include
 mkdir -p "$include/c++" "$include/$triplet/c++"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
@@ -78,49 +77,6 @@ std::optional<std::string_view> element(std::string_view xml, const std::string&
   const size_t end = xml.find(close, begin);
   if (end == std::string_view::npos) return std::nullopt;
   return xml.substr(begin + open.size(), end - begin - open.size());
-}
-
-std::optional<int64_t> number_at(std::string_view text, size_t begin, size_t digits) {
-  return begin + digits <= text.size() ? read_integer(text.substr(begin, digits)) : std::nullopt;
-}
-
-std::optional<int64_t> seconds_of(int64_t year, unsigned month, int64_t day, int64_t hour,
-                                  int64_t minute, int64_t second) {
-  const std::chrono::year_month_day date{std::chrono::year(static_cast<int>(year)),
-                                         std::chrono::month(month),
-                                         std::chrono::day(static_cast<unsigned>(day))};
-  if (year < 1970 || year > 9999 || day > 31 || !date.ok() || hour > 23 || minute > 59 ||
-      second > 60)
-    return std::nullopt;
-  const auto days = std::chrono::sys_days(date).time_since_epoch().count();
-  return ((days * 24 + hour) * 60 + minute) * 60 + second;
-}
-
-/// "2026-11-25T05:48:59" of UTC.
-std::optional<int64_t> read_iso_time(std::string_view text) {
-  constexpr std::string_view kShape = "0000-00-00T00:00:00";
-  if (text.size() < kShape.size()) return std::nullopt;
-  for (size_t i = 0; i < kShape.size(); ++i)
-    if (kShape[i] != '0' && text[i] != kShape[i]) return std::nullopt;
-  const auto year = number_at(text, 0, 4), month = number_at(text, 5, 2),
-             day = number_at(text, 8, 2), hour = number_at(text, 11, 2),
-             minute = number_at(text, 14, 2), second = number_at(text, 17, 2);
-  if (!year || !month || !day || !hour || !minute || !second) return std::nullopt;
-  return seconds_of(*year, static_cast<unsigned>(*month), *day, *hour, *minute, *second);
-}
-
-/// "Wed Nov 25 05:48:59 2026" of UTC.
-std::optional<int64_t> read_record_time(std::string_view text) {
-  constexpr std::string_view kMonths = "JanFebMarAprMayJunJulAugSepOctNovDec";
-  if (text.size() != 24) return std::nullopt;
-  const size_t month = kMonths.find(text.substr(4, 3));
-  const auto day = read_integer(without_blanks(text.substr(8, 2)));
-  const auto hour = number_at(text, 11, 2), minute = number_at(text, 14, 2),
-             second = number_at(text, 17, 2), year = number_at(text, 20, 4);
-  if (month == std::string_view::npos || month % 3 != 0 || !day || !hour || !minute || !second ||
-      !year)
-    return std::nullopt;
-  return seconds_of(*year, static_cast<unsigned>(month / 3 + 1), *day, *hour, *minute, *second);
 }
 
 /// The digits that `text` begins with, as of "61s" and "37  : qmaster enforced ...".
@@ -238,12 +194,7 @@ Submission GridEngineCommands::read_submission(const remote::CommandResult& answ
   const std::string_view id = without_blanks(answer.out);
   if (answer.exit_code == 0 && is_decimal_id(id))
     return {Submission::Kind::kAccepted, std::string(id), {}};
-  const std::string text = submission_message(answer);
-  // A command that reports success has rejected nothing.
-  return {answer.exit_code != 0 ? classify_rejection(text, answer.exit_code, kWords)
-                                : Submission::Kind::kUnknown,
-          {},
-          text};
+  return rejected_submission(answer, kWords);
 }
 
 // qstat has no option that selects jobs by name and shows their states.
@@ -313,7 +264,7 @@ std::optional<std::vector<NamedStart>> GridEngineCommands::read_starts(
   const int64_t per_node = settings_.slots() / settings_.nodes;
   std::vector<NamedStart> starts;
   for (const Record& record : records_of(*lines)) {
-    const auto start = read_record_time(record.start), end = read_record_time(record.end);
+    const auto start = read_ctime(record.start), end = read_ctime(record.end);
     const auto slots = read_integer(record.slots);
     if (!start || *start == 0 || !slots || *slots < 1 || *slots > 1'000'000) continue;
     NamedStart named{std::string(record.name),

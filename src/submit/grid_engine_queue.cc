@@ -8,6 +8,7 @@
 
 #include "grid_engine_commands.h"
 #include "queue_answers.h"
+#include "queue_shape.h"
 #include "rank_script.h"
 #include "xffl/base/error.h"
 #include "xffl/job/fields.h"
@@ -82,13 +83,6 @@ void one_grid_engine_task(QueueSettings& settings) {
   engine.nodes = engine.tasks_per_node = 1;
 }
 
-void shorten_grid_engine(QueueSettings& settings, int nodes, std::chrono::seconds walltime) {
-  auto& engine = settings.as<GridEngineSettings>();
-  engine.nodes = std::min(engine.nodes, nodes);
-  engine.time = std::min(engine.time, walltime);
-  engine.warning = std::min<std::chrono::seconds>(engine.warning, engine.time / 2);
-}
-
 // In the order of the jobs' numbers.
 bool earlier(const AccountedStart& a, const AccountedStart& b) {
   return std::pair(a.job.str().size(), std::pair(a.job.str(), a.start)) <
@@ -101,16 +95,9 @@ constexpr QueueManager kGridEngine{
     .settings = settings_type<GridEngineSettings>,
     .keys = grid_engine_keys,
     .complete = complete_grid_engine,
-    .shape =
-        [](const QueueSettings& settings, int /*world_size*/) {
-          const auto& engine = settings.as<GridEngineSettings>();
-          return JobShape{.nodes = engine.nodes,
-                          .tasks_per_node = engine.tasks_per_node,
-                          .walltime = engine.time,
-                          .warning = engine.warning};
-        },
+    .shape = shape_of<GridEngineSettings>,
     .one_task = one_grid_engine_task,
-    .shorten = shorten_grid_engine,
+    .shorten = shorten_to<GridEngineSettings>,
     .image_and_modules = true,
     .plain_workdir = true,
     .poll_interval = std::chrono::seconds(60),

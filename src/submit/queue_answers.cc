@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <chrono>
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
@@ -37,6 +38,22 @@ constexpr auto kLoginNodeFailures = std::to_array<std::string_view>({
     "fork:",  // a shell's, "bash: fork: retry: Resource temporarily unavailable"
     "error while loading shared libraries",
 });
+
+std::optional<int64_t> number_at(std::string_view text, size_t begin, size_t digits) {
+  return begin + digits <= text.size() ? read_integer(text.substr(begin, digits)) : std::nullopt;
+}
+
+std::optional<int64_t> seconds_of(int64_t year, unsigned month, int64_t day, int64_t hour,
+                                  int64_t minute, int64_t second) {
+  const std::chrono::year_month_day date{std::chrono::year(static_cast<int>(year)),
+                                         std::chrono::month(month),
+                                         std::chrono::day(static_cast<unsigned>(day))};
+  if (year < 1970 || year > 9999 || day > 31 || !date.ok() || hour > 23 || minute > 59 ||
+      second > 60)
+    return std::nullopt;
+  const auto days = std::chrono::sys_days(date).time_since_epoch().count();
+  return ((days * 24 + hour) * 60 + minute) * 60 + second;
+}
 
 }  // namespace
 
@@ -100,6 +117,31 @@ std::optional<int64_t> read_queue_clock(std::string_view text) {
   const auto time =
       end == std::string_view::npos ? std::nullopt : read_integer(text.substr(0, end));
   return time && *time <= kMaxTime ? time : std::nullopt;
+}
+
+std::optional<int64_t> read_iso_time(std::string_view text) {
+  constexpr std::string_view kShape = "0000-00-00T00:00:00";
+  if (text.size() < kShape.size()) return std::nullopt;
+  for (size_t i = 0; i < kShape.size(); ++i)
+    if (kShape[i] != '0' && text[i] != kShape[i]) return std::nullopt;
+  const auto year = number_at(text, 0, 4), month = number_at(text, 5, 2),
+             day = number_at(text, 8, 2), hour = number_at(text, 11, 2),
+             minute = number_at(text, 14, 2), second = number_at(text, 17, 2);
+  if (!year || !month || !day || !hour || !minute || !second) return std::nullopt;
+  return seconds_of(*year, static_cast<unsigned>(*month), *day, *hour, *minute, *second);
+}
+
+std::optional<int64_t> read_ctime(std::string_view text) {
+  constexpr std::string_view kMonths = "JanFebMarAprMayJunJulAugSepOctNovDec";
+  if (text.size() != 24) return std::nullopt;
+  const size_t month = kMonths.find(text.substr(4, 3));
+  const auto day = read_integer(without_blanks(text.substr(8, 2)));
+  const auto hour = number_at(text, 11, 2), minute = number_at(text, 14, 2),
+             second = number_at(text, 17, 2), year = number_at(text, 20, 4);
+  if (month == std::string_view::npos || month % 3 != 0 || !day || !hour || !minute || !second ||
+      !year)
+    return std::nullopt;
+  return seconds_of(*year, static_cast<unsigned>(month / 3 + 1), *day, *hour, *minute, *second);
 }
 
 std::optional<int64_t> read_integer(std::string_view text) {
@@ -169,6 +211,13 @@ Submission::Kind classify_rejection(std::string_view text, int exit_code,
   if (contains_any(lower, words.temporary)) return Submission::Kind::kDeferred;
   if (contains_any(lower, words.permanent)) return Submission::Kind::kRejected;
   return Submission::Kind::kUnknown;
+}
+
+Submission rejected_submission(const remote::CommandResult& answer, const RejectionWords& words) {
+  const std::string text = submission_message(answer);
+  const auto kind = answer.exit_code != 0 ? classify_rejection(text, answer.exit_code, words)
+                                          : Submission::Kind::kUnknown;
+  return {kind, {}, text};
 }
 
 void throw_rejected(std::string_view title, const Submission& submission, const std::string& name) {

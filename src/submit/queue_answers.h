@@ -46,6 +46,10 @@ std::optional<int64_t> read_queue_clock(std::string_view text);
 
 /// A whole, not negative number; empty for any other text.
 std::optional<int64_t> read_integer(std::string_view text);
+/// Seconds since 1970 of "2026-11-25T05:48:59", in UTC.
+std::optional<int64_t> read_iso_time(std::string_view text);
+/// Seconds since 1970 of "Wed Nov 25 05:48:59 2026", in UTC.
+std::optional<int64_t> read_ctime(std::string_view text);
 std::string_view without_blanks(std::string_view text);
 bool contains_any(std::string_view text, std::span<const std::string_view> parts);
 /// Printable and on one line, at most 500 bytes.
@@ -85,6 +89,9 @@ struct RejectionWords {
 /// reason wins over a permanent one: a retry is harmless.
 Submission::Kind classify_rejection(std::string_view text, int exit_code,
                                     const RejectionWords& words);
+/// The submission that such an answer without an id stands for: a command that reports success has
+/// rejected nothing.
+Submission rejected_submission(const remote::CommandResult& answer, const RejectionWords& words);
 /// Throws kConfig, kBusy or kRemote for a submission that was not accepted.
 [[noreturn]] void throw_rejected(std::string_view title, const Submission& submission,
                                  const std::string& name);

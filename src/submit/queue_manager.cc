@@ -2,7 +2,9 @@
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/submit/flux.h"
 #include "xffl/submit/grid_engine.h"
+#include "xffl/submit/pbs.h"
 #include "xffl/submit/scheduler.h"
 #include "xffl/submit/slurm.h"
 
@@ -10,9 +12,8 @@ namespace xffl::submit {
 
 std::span<const QueueManager* const> queue_managers() {
   static const QueueManager* const managers[] = {
-      &process_queue_manager(),
-      &slurm_queue_manager(),
-      &grid_engine_queue_manager(),
+      &process_queue_manager(), &slurm_queue_manager(), &grid_engine_queue_manager(),
+      &pbs_queue_manager(),     &flux_queue_manager(),
   };
   return managers;
 }

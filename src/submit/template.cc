@@ -21,6 +21,7 @@ constexpr std::string_view kPlainCharacters =
 constexpr std::string_view kOptionCharacters =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:@%+=,&|*()[]~-";
 constexpr std::string_view kBlank = " \t";
+constexpr int kMaxPartDepth = 3;
 
 // The verbs that print a queue manager's directives, and the beginning of their lines. An option of
 // sbatch and flux is one word; an option of qsub is a flag with its values.
@@ -32,6 +33,8 @@ struct Directives {
 constexpr Directives kDirectives[] = {
     {"sbatch", "#SBATCH ", "--", "sbatch"},
     {"gridengine", "#$ ", "-", "qsub"},
+    {"pbs", "#PBS ", "-", "qsub"},
+    {"flux", "# flux: ", "--", "flux batch"},
 };
 
 const Directives* directives_of(std::string_view verb) {
@@ -252,13 +255,13 @@ class Renderer {
     }
   }
 
-  // A shipped part is a template, too, and includes no other part.
+  // A shipped part is a template, too, and may include another part.
   void append_part(std::string_view name, std::string& out) {
-    if (is_part_) fail("a part cannot include another part");
+    if (depth_ == kMaxPartDepth) fail("the parts include each other");
     const std::string part = "parts/" + std::string(name);
     const std::string origin = "the shipped template '" + part + "'";
     Renderer renderer(origin, values_);
-    renderer.is_part_ = true;
+    renderer.depth_ = depth_ + 1;
     out += renderer.render(shipped_template(part));
     used_.merge(renderer.used_);
   }
@@ -267,7 +270,7 @@ class Renderer {
   const TemplateValues& values_;
   std::set<std::string, std::less<>> used_;
   int line_ = 0;
-  bool is_part_ = false;
+  int depth_ = 0;  // of this part
 };
 
 }  // namespace

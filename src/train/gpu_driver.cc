@@ -1,20 +1,12 @@
 #include "xffl/train/gpu_driver.h"
 
-#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <regex>
 
+#include "xffl/job/cuda_driver.h"
+
 namespace xffl::train {
-namespace {
-
-struct OldestDriver {
-  int cuda = 0;    // major version
-  int driver = 0;  // its first number
-};
-constexpr std::array<OldestDriver, 3> kOldestDrivers{{{11, 450}, {12, 525}, {13, 580}}};
-
-}  // namespace
 
 std::filesystem::path driver_version_file() {
   const char* other = std::getenv("XFFL_DRIVER_VERSION_FILE");
@@ -22,9 +14,7 @@ std::filesystem::path driver_version_file() {
 }
 
 std::string driver_problem(int cuda_version, const std::filesystem::path& version_file) {
-  int oldest = 0;
-  for (const OldestDriver& each : kOldestDrivers)
-    if (each.cuda == cuda_version / 1000) oldest = each.driver;
+  const int oldest = job::oldest_driver(cuda_version / 1000);
   std::string text(4096, '\0');
   std::ifstream file(version_file, std::ios::binary);
   file.read(text.data(), static_cast<std::streamsize>(text.size()));

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "xffl/base/log.h"
+#include "xffl/job/cuda_driver.h"
 
 namespace xffl::trial {
 namespace {
@@ -388,16 +389,7 @@ class Judgement {
 
 }  // namespace
 
-int lowest_driver(const std::string& cuda) {
-  switch (major(cuda)) {
-    case 12:
-      return 525;
-    case 13:
-      return 580;
-    default:
-      return 0;
-  }
-}
+int lowest_driver(const std::string& cuda) { return job::oldest_driver(major(cuda)); }
 
 std::optional<RoundSpeed> round_speed(double step_seconds, double step_tokens, int64_t steps,
                                       int nodes) {

@@ -4,51 +4,8 @@ umask 077
 folder={{quote folder}}
 cd "$folder" || exit 1
 
-# The job that creates the claim trains; another job of this attempt exits. A job with the owner's id is a restarted job, whose
-# earlier start has ended, or another job with a reused id. The earlier start's heartbeat tells them apart.
-start_id=$(od -An -N8 -tx1 /dev/urandom | tr -d ' \n')
-beat=${XFFL_CLAIM_BEAT:-15} # seconds between heartbeats
-own_claim() {
-  printf '%s %s %s %s\n' "$job" {{quote nonce}} "$start_id" "$starts" >claim/owner.part && mv claim/owner.part claim/owner
-}
-is_alive() { # is_alive START_ID: the heartbeat of that start changes
-  local before
-  before=$(cat "claim/beat-$1" 2>/dev/null)
-  for _ in 1 2 3; do
-    sleep "$beat"
-    [ "$(cat "claim/beat-$1" 2>/dev/null)" = "$before" ] || return 0
-  done
-  return 1
-}
-if mkdir claim 2>/dev/null; then
-  own_claim || exit 1
-elif [ -e claim/fenced ]; then
-  echo "xffl: the coordinator has abandoned this attempt; nothing to do"
-  exit 0
-elif [ -d claim ]; then
-  owner=
-  for _ in 1 2 3 4 5; do
-    read -r owner _ owner_start_id owner_starts 2>/dev/null <claim/owner && break
-    sleep 2 # the owner is written after the claim; a shared file system may show it late
-  done
-  if [ "$owner" != "$job" ]; then
-    echo "xffl: this attempt is already claimed by ${owner:+job }${owner:-an unknown job}; nothing to do"
-    exit 0
-  fi
-  if [ -e out/report.json ]; then
-    echo "xffl: job $job has already reported"
-    exit 0
-  fi
-  if [ "$starts" -le "${owner_starts:-0}" ] && is_alive "${owner_start_id:-none}"; then
-    echo "xffl: another job with the id $job trains here; nothing to do"
-    exit 0
-  fi
-  echo "xffl: job $job starts again; its earlier output is removed"
-  own_claim && rm -rf out && mkdir out || exit 1
-else
-  echo "xffl: cannot create the folder 'claim' in $PWD" >&2
-  exit 1
-fi
+already_reported() { :; }
+{{include claim}}
 echo "xffl: {{job_name}} is job $job, restart $starts, on ${hosts[*]}"
 
 # SIGUSR1 to this script: the trainer stops after its current step and saves its work.
@@ -85,39 +42,14 @@ if [ ${#hosts[@]} -ne {{nodes}} ]; then
   exit 1
 fi
 
-# Checks the input model for a custom trainer: the coordinator lists its files and their SHA-256, and sends damaged files again.
-# The list is empty for xffl-train, which checks the model itself.
-if [ -s model.sha256 ] && ! command -v sha256sum >/dev/null 2>&1; then
-  echo "xffl: sha256sum not found: the input model is not checked" >&2
-elif [ -s model.sha256 ]; then
-  damaged=$(LC_ALL=C xargs -d '\n' -n 1 -P 8 sh -c 'printf "%s\n" "$1" | sha256sum --check --quiet' sh <model.sha256 2>&1) || {
-    echo "xffl: the input model is damaged: $damaged" >&2
-    case $damaged in
-      *FAILED*) printf '%s\n' "$damaged" >out/model.failure.part && mv out/model.failure.part out/model.failure ;;
-    esac
-    exit 1
-  }
-fi
+{{include check_model}}
 
 # One rank, on its host: rank.sh RANK LOCAL_RANK MASTER_ADDR MASTER_PORT.
 cat >rank.sh.part <<'XFFL_RANK'
 #!/bin/bash
 umask 077
 cd {{quote folder}} || exit 1
-load_module() {
-  local init
-  if ! command -v module >/dev/null 2>&1; then
-    for init in /etc/profile.d/{lmod,z00_lmod,modules,00-modulepath}.sh "$LMOD_PKG/init/bash" "$MODULESHOME/init/bash" \
-      /usr/share/{lmod/lmod,modules}/init/bash; do
-      if [ -r "$init" ]; then . "$init"; fi
-      if command -v module >/dev/null 2>&1; then break; fi
-    done
-  fi
-  if ! module load "$1"; then
-    echo "xffl: cannot load the module $1" >&2
-    exit 1
-  fi
-}
+{{include load_module}}
 rank=$1 local_rank=$2 address=$3 port=$4
 {{lines modules}}
 {{lines environment}}

@@ -154,7 +154,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"nodes: 2", "nodes: 3", "'batch_size' counts the sequences of all ranks"},
         Wrong{"scheduler: slurm", "scheduler: process",
               "'facilities.alba.slurm' has a meaning only with scheduler: slurm"},
-        Wrong{"scheduler: slurm", "scheduler: process", "needs 'scheduler: slurm or gridengine'"},
+        Wrong{"scheduler: slurm", "scheduler: process", "needs 'scheduler: slurm, gridengine, pbs or flux'"},
         Wrong{"access: ssh", "access: local",
               "'facilities.alba.ssh' has a meaning only with access: ssh"},
         Wrong{"modules: cuda/12.2", "modules: [\"a;b\"]", "should be a module such as"},

@@ -5,13 +5,16 @@
 #include <functional>
 #include <thread>
 
+#include "support/fake_queues.h"
 #include "support/fake_scheduler.h"
 #include "support/temp_dir.h"
 #include "support/testbed_ssh.h"
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/submit/flux.h"
 #include "xffl/submit/grid_engine.h"
+#include "xffl/submit/pbs.h"
 #include "xffl/submit/scheduler.h"
 #include "xffl/submit/slurm.h"
 
@@ -124,6 +127,33 @@ struct GridEngineFacility : RealFacility {
     return make_grid_engine_scheduler({}, session(), clock_);
   }
 };
+
+// The commands of PBS and Flux are programs that answer in the documented formats.
+template <auto make, class Settings>
+struct FakeCommandFacility : FacilityFixture {
+  test::FakeQueues queues;
+  SystemClock clock;
+
+  std::shared_ptr<Scheduler> coordinator() override {
+    return make(Settings{}, remote::make_local_session(), clock);
+  }
+  JobRequest request(const std::string& name) override {
+    const auto folder = queues.folder() / name;
+    std::filesystem::create_directory(folder);
+    return {.name = name,
+            .script = "#!/bin/sh\ntouch started\nwhile [ ! -e finish ]; do sleep 0.02; done\n",
+            .folder = RemotePath(folder.string())};
+  }
+  void await_start(const JobRequest& request, const JobId&) override {
+    for (int i = 0; i < 4000 && !std::filesystem::exists(request.folder.str() + "/started"); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  void finish(const JobRequest& request, const JobId&) override {
+    write_file_atomic(request.folder.str() + "/finish", "");
+  }
+};
+using PbsFacility = FakeCommandFacility<make_pbs_scheduler, PbsSettings>;
+using FluxFacility = FakeCommandFacility<make_flux_scheduler, FluxSettings>;
 
 struct Implementation {
   const char* name;
@@ -252,7 +282,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Implementation{"Fake", [] { return std::make_unique<FakeFacility>(); }},
                     Implementation{"Slurm", [] { return std::make_unique<SlurmFacility>(); }},
                     Implementation{"GridEngine",
-                                   [] { return std::make_unique<GridEngineFacility>(); }}),
+                                   [] { return std::make_unique<GridEngineFacility>(); }},
+                    Implementation{"Pbs", [] { return std::make_unique<PbsFacility>(); }},
+                    Implementation{"Flux", [] { return std::make_unique<FluxFacility>(); }}),
     [](const auto& each) { return each.param.name; });
 
 }  // namespace

@@ -134,9 +134,59 @@ TEST(JobScript, ForGridEngineMatchesTheGoldenFile) {
   expect_golden("gridengine.sh", script_of(facility_of(kGridEngineProject)));
 }
 
+constexpr const char* kPbsProject = R"(project: demo
+model: /m
+training: {steps_per_round: 4, batch_size: 16}
+facilities:
+  alba:
+    access: ssh
+    ssh: {hosts: login.example.org, user: me}
+    scheduler: pbs
+    pbs:
+      account: a1
+      queue: prod
+      nodes: 2
+      tasks_per_node: 4
+      cpus_per_node: 32
+      gpus_per_node: 4
+      resources: [filesystems=home:eagle]
+      time: 6h
+      warning: 10m
+    workdir: /scratch/me/xffl
+    data: {train: /scratch/me/it.tokens}
+)";
+
+TEST(JobScript, ForPbsMatchesTheGoldenFile) {
+  expect_golden("pbs.sh", script_of(facility_of(kPbsProject)));
+}
+
+constexpr const char* kFluxProject = R"(project: demo
+model: /m
+training: {steps_per_round: 4, batch_size: 16}
+facilities:
+  alba:
+    access: ssh
+    ssh: {hosts: login.example.org, user: me}
+    scheduler: flux
+    flux:
+      queue: pbatch
+      bank: b1
+      constraints: [mi300a]
+      nodes: 2
+      tasks_per_node: 4
+      time: 6h
+      warning: 10m
+    workdir: /scratch/me/xffl
+    data: {train: /scratch/me/it.tokens}
+)";
+
+TEST(JobScript, ForFluxMatchesTheGoldenFile) {
+  expect_golden("flux.sh", script_of(facility_of(kFluxProject)));
+}
+
 TEST(JobScript, EveryShippedTemplateIsValidShell) {
   const test::TempDir dir;
-  for (const char* project : {kProject, kGridEngineProject}) {
+  for (const char* project : {kProject, kGridEngineProject, kPbsProject, kFluxProject}) {
     write_file_atomic(dir / "job", script_of(facility_of(project)));
     const ProcessResult result = run_process({.argv = {"bash", "-n", (dir / "job").string()}});
     EXPECT_EQ(result.exit_code, 0) << result.err;

@@ -1,7 +1,9 @@
 // The settings of a tokenization (one task) and of a check (short), from those of a training.
 #include <gtest/gtest.h>
 
+#include "xffl/submit/flux.h"
 #include "xffl/submit/grid_engine.h"
+#include "xffl/submit/pbs.h"
 #include "xffl/submit/queue_manager.h"
 #include "xffl/submit/slurm.h"
 
@@ -28,12 +30,15 @@ TEST(OneTask, HasTheProcessorsOfANodeTogether) {
 
 template <class Settings>
 class ShortJob : public testing::Test {};
-using Managers = testing::Types<SlurmSettings, GridEngineSettings>;
+using Managers = testing::Types<SlurmSettings, GridEngineSettings, PbsSettings, FluxSettings>;
 TYPED_TEST_SUITE(ShortJob, Managers);
 
 template <class Settings>
 QueueSettings training(int nodes) {
-  QueueSettings settings(std::is_same_v<Settings, SlurmSettings> ? "slurm" : "gridengine");
+  const bool is_slurm = std::is_same_v<Settings, SlurmSettings>;
+  const bool is_pbs = std::is_same_v<Settings, PbsSettings>;
+  const bool is_flux = std::is_same_v<Settings, FluxSettings>;
+  QueueSettings settings(is_slurm ? "slurm" : is_pbs ? "pbs" : is_flux ? "flux" : "gridengine");
   auto& values = settings.as<Settings>();
   values.nodes = nodes;
   values.tasks_per_node = 4;

@@ -8,6 +8,8 @@
 //   {{sbatch name}}   alone on a line: one "#SBATCH --option" per item of a list value; each item
 //                     is one option without blanks or quotes
 //   {{gridengine name}}   as sbatch, "#$ -flag value ..."
+//   {{pbs name}}      as sbatch, "#PBS -flag value ..."
+//   {{flux name}}     as sbatch, "# flux: --option"
 //   {{include name}}  alone on a line: the shipped part templates/parts/<name>.sh
 //
 // A value with a newline, carriage return or NUL is an error, so no value can add a line or an

@@ -1,0 +1,196 @@
+// PBS's commands and answers, from the documented formats; no answer was recorded at a real site.
+#include "xffl/submit/pbs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "pbs_commands.h"
+#include "support/fake_clock.h"
+#include "support/fake_queues.h"
+#include "support/thrown.h"
+#include "xffl/base/json.h"
+#include "xffl/submit/queue_manager.h"
+
+namespace xffl::submit {
+namespace {
+
+using remote::CommandResult;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+const std::string kName = "xffl-demo-0001-r0001-alba-a1";
+constexpr int64_t kNow = 1795585768;  // 2026-11-25T05:49:28Z
+const PbsCommands kCommands{PbsSettings{}};
+
+std::string answer_of(const Json& jobs) {
+  const Json answer{
+      {"timestamp", kNow}, {"pbs_version", "2022.1.1"}, {"pbs_server", "srv"}, {"Jobs", jobs}};
+  return std::to_string(kNow) + "\n" + answer.dump(4) + "\nxffl-end\n";
+}
+Json a_job(const std::string& state) {
+  return {{"Job_Name", kName},
+          {"Job_Owner", "me@login"},
+          {"job_state", state},
+          {"queue", "workq"},
+          {"stime", "Wed Nov 25 05:48:28 2026"},
+          {"Resource_List", {{"ncpus", 1}, {"walltime", "01:00:00"}}},
+          {"Variable_List", {{"PBS_O_HOME", "/home/me"}}}};
+}
+JobStatus status_of(const Json& job) {
+  const auto rows = kCommands.read_queue(answer_of({{"12.srv", job}}));
+  EXPECT_TRUE(rows && rows->size() == 1);
+  return rows && rows->size() == 1 ? rows->front().status : JobStatus();
+}
+JobStatus ended(const Json& exit_status, int substate) {
+  Json job = a_job("F");
+  job["substate"] = substate;
+  if (!exit_status.is_null()) job["Exit_status"] = exit_status;
+  return status_of(job);
+}
+
+TEST(PbsOptions, AreOneDirectiveEach) {
+  PbsSettings settings;
+  settings.account = "a1";
+  settings.queue = "prod";
+  settings.nodes = 2;
+  settings.tasks_per_node = 4;
+  settings.gpus_per_node = 4;
+  settings.resources = {"filesystems=home:eagle"};
+  EXPECT_THAT(
+      pbs_options(settings, kName, RemotePath("/s/a1"), false),
+      testing::ElementsAre("-N " + kName, "-o /s/a1/job.out", "-j oe", "-S /bin/bash", "-m n",
+                           "-r n", "-A a1", "-q prod", "-l select=2:ncpus=4:mpiprocs=4:ngpus=4",
+                           "-l filesystems=home:eagle", "-l place=scatter", "-l walltime=3600"));
+  settings.resources = {"place=pack:excl"};
+  EXPECT_THAT(pbs_options(settings, kName, RemotePath("/s/a1")),
+              testing::Not(testing::Contains("-l place=scatter")));
+  for (const char* hostile : {"-q x", "a b", "a'b", "$(id)", "a\nb"}) {
+    settings.account = hostile;
+    EXPECT_EQ(test::thrown_by([&] { pbs_options(settings, kName, RemotePath("/s")); }).kind,
+              ErrorKind::kConfig)
+        << hostile;
+  }
+}
+
+TEST(PbsAnswers, StatesAreRead) {
+  EXPECT_EQ(status_of(a_job("Q")).state, JobState::kPending);
+  EXPECT_EQ(status_of(a_job("W")).state, JobState::kPending);
+  EXPECT_EQ(status_of(a_job("H")).state, JobState::kHeld);
+  EXPECT_EQ(status_of(a_job("R")).state, JobState::kRunning);
+  EXPECT_EQ(status_of(a_job("R")).ends_in, std::chrono::seconds(3540));
+  EXPECT_EQ(status_of(a_job("S")).state, JobState::kRunning);
+  EXPECT_TRUE(status_of(a_job("E")).is_ending);
+  EXPECT_EQ(status_of(a_job("M")).state, JobState::kUnknown);  // moved to another server
+  EXPECT_EQ(status_of(a_job("?")).state, JobState::kUnknown);
+  Json held = a_job("H");
+  held["comment"] = "job held, too many failed attempts to run";
+  EXPECT_TRUE(status_of(held).stays_queued);
+  EXPECT_EQ(status_of(held).cause, EndCause::kInfrastructure);
+}
+
+TEST(PbsAnswers, EndsAreToldApart) {
+  EXPECT_EQ(ended(0, 92).state, JobState::kEnded);
+  EXPECT_EQ(ended(1, 93).cause, EndCause::kOrdinary);
+  EXPECT_EQ(ended("1", 93).native, "exit status 1");  // as a string in some releases
+  EXPECT_EQ(ended(-29, 93).cause, EndCause::kWalltime);
+  EXPECT_EQ(ended(-1, 93).cause, EndCause::kInfrastructure);
+  EXPECT_EQ(ended(-27, 93).cause, EndCause::kOrdinary);  // killed for its memory
+  EXPECT_EQ(ended(271, 91).state, JobState::kCancelled);
+  EXPECT_EQ(ended(nullptr, 91).state, JobState::kCancelled);  // deleted before its start
+}
+
+TEST(PbsAnswers, IncompleteOnesAreNoAnswer) {
+  const std::string whole = answer_of({{"12.srv", a_job("R")}});
+  for (size_t size = 0; size < whole.size(); ++size)
+    EXPECT_EQ(kCommands.read_queue(whole.substr(0, size)), std::nullopt) << size;
+  for (const char* body :
+       {"[]", "{}", "{\"Jobs\":[]}", "{\"Jobs\":{},\"Jobs\":{}}", "12", "{\"Jobs\":"})
+    EXPECT_EQ(kCommands.read_queue("5\n" + std::string(body) + "\nxffl-end\n"), std::nullopt)
+        << body;
+  EXPECT_THAT(kCommands.read_queue("5\nxffl-end\n").value(), IsEmpty());
+  EXPECT_EQ(kCommands.read_queue("5\n" + std::string(200000, '[') + "\nxffl-end\n"), std::nullopt);
+}
+
+TEST(PbsAnswers, HostileJobsAreSkipped) {
+  Json other = a_job("R"), number = a_job("R"), nested = a_job("R");
+  other["Job_Name"] = "x; rm -rf /";
+  number["Job_Name"] = 12;
+  nested["job_state"] = {{"a", 1}};
+  const auto rows = kCommands.read_queue(answer_of({{"12.srv", a_job("Q")},
+                                                    {"-13.srv", a_job("R")},
+                                                    {"14.srv;x", a_job("R")},
+                                                    {"15[1].srv", a_job("R")},
+                                                    {"16.srv", other},
+                                                    {"17.srv", number},
+                                                    {"18.srv", "R"},
+                                                    {"19.srv", nested}}));
+  ASSERT_TRUE(rows);
+  ASSERT_EQ(rows->size(), 2u);
+  EXPECT_EQ(rows->front().id, "12.srv");
+  EXPECT_EQ(rows->back().status.state, JobState::kUnknown);
+}
+
+TEST(PbsAnswers, ASubmissionIsAcceptedForABareIdOnly) {
+  const auto kind = [](int code, const std::string& out, const std::string& err = "") {
+    return kCommands.read_submission({code, out, err}).kind;
+  };
+  using enum Submission::Kind;
+  EXPECT_EQ(kind(0, "12.srv\n"), kAccepted);
+  for (const char* out : {"", "12.srv\n13.srv\n", "12.srv;x", "qsub: waiting\n12.srv", "12."})
+    EXPECT_EQ(kind(0, out), kUnknown) << out;
+  EXPECT_EQ(kind(170, "", "qsub: Unknown queue\n"), kRejected);
+  EXPECT_EQ(kind(188, "", "qsub: Job violates queue and/or server resource limits\n"), kRejected);
+  EXPECT_EQ(kind(38, "", "qsub: would exceed queue generic's per-user limit\n"), kDeferred);
+  EXPECT_EQ(kind(111, "", "Connection refused\nqsub: cannot connect to server srv (errno=111)\n"),
+            kDeferred);
+  EXPECT_EQ(kind(1, "", "qsub: End of File\n"), kUnknown);
+  EXPECT_EQ(kind(1, "", "something new"), kUnknown);
+}
+
+TEST(PbsAnswers, ACancelledJobMayHaveEnded) {
+  EXPECT_TRUE(kCommands.is_cancelled({0, "", ""}));
+  EXPECT_TRUE(kCommands.is_cancelled({35, "", "qdel: Job has finished 12.srv\n"}));
+  EXPECT_TRUE(kCommands.is_cancelled({153, "", "qdel: Unknown Job Id 12.srv\n"}));
+  EXPECT_FALSE(kCommands.is_cancelled({159, "", "qdel: Unauthorized Request 12.srv\n"}));
+}
+
+struct PbsCommandsRun : testing::Test {
+  test::FakeQueues queues;
+  SystemClock clock;
+  std::shared_ptr<remote::Session> session = remote::make_local_session();
+  JobRequest request{kName, "true\n", RemotePath(queues.folder().string())};
+};
+
+TEST_F(PbsCommandsRun, AJobIsForgottenWithoutTheServersHistory) {
+  std::ofstream(queues.jobs() / "history-off") << "";
+  const auto scheduler = make_pbs_scheduler({}, session, clock);
+  const JobId id = scheduler->submit(request, {});
+  const SubmittedJob job{id, kName};
+  JobState state = JobState::kRunning;
+  for (int i = 0; i < 400 && state == JobState::kRunning; ++i)
+    state = scheduler->query(std::span(&job, 1), {}).at(id).state;
+  EXPECT_EQ(state, JobState::kUnknown);
+  EXPECT_THAT(scheduler->find(request, {}), IsEmpty());
+}
+
+TEST_F(PbsCommandsRun, ARejectionNamesTheMessage) {
+  const auto rejected = [&](const std::string& queue) {
+    PbsSettings settings;
+    settings.queue = queue;
+    return test::thrown_by(
+        [&] { make_pbs_scheduler(settings, session, clock)->submit(request, {}); });
+  };
+  EXPECT_EQ(rejected("nowhere").kind, ErrorKind::kConfig);
+  EXPECT_THAT(rejected("nowhere").message, HasSubstr("Unknown queue"));
+  EXPECT_EQ(rejected("off").kind, ErrorKind::kBusy);
+  EXPECT_THAT(make_pbs_scheduler({}, session, clock)->find(request, {}), IsEmpty());
+}
+
+TEST(PbsRow, SaysThatItHasNotRunOnARealSite) {
+  EXPECT_THAT(std::string(pbs_queue_manager().caution), HasSubstr("has not run on a real site"));
+}
+
+}  // namespace
+}  // namespace xffl::submit
