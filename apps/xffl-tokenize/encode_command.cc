@@ -1,5 +1,6 @@
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <iomanip>
@@ -157,23 +158,32 @@ void print_result(const EncodeFlags& flags, const tokenize::EncodeResult& result
             << seconds << " s\n";
 }
 
+// A table holds ids if no tokenizer encodes its text.
+bool holds_ids(const EncodeFlags& flags) {
+  const tokenize::InputFormat format = tokenize::format_named(flags.input.format);
+  if (tokenize::holds_ids(format)) return true;
+  return flags.tokenizer.empty() && std::ranges::all_of(flags.input.paths(), [&](const auto& path) {
+           return tokenize::is_table(path, format);
+         });
+}
+
 void encode(const EncodeFlags& flags) {
-  const bool ids = tokenize::holds_ids(tokenize::format_named(flags.input.format));
+  const bool ids = holds_ids(flags);
   const tokenize::EncodeOptions options = options_of(flags);
   if (!ids && flags.tokenizer.empty()) {
-    throw Error(ErrorKind::kUsage, "text needs --tokenizer FILE; ids need --format ids or bin");
+    throw Error(ErrorKind::kUsage, "text needs --tokenizer FILE; ids need --format ids or bin, or tables with ids");
   }
   if (!ids && options.vocab_size != 0) {
     throw Error(
         ErrorKind::kUsage,
-        "--vocab-size needs --format ids or bin; for text, the tokenizer determines the size");
+        "--vocab-size needs ids; for text, the tokenizer determines the size");
   }
   if (options.documents.format == tokenize::InputFormat::kChat && !flags.prompt.empty())
     throw Error(ErrorKind::kUsage, "--format chat excludes --template: use --chat-template");
   if (ids && (!flags.tokenizer.empty() || !flags.prompt.empty())) {
     throw Error(
         ErrorKind::kUsage,
-        "--format ids and bin exclude --tokenizer and --template: ids are stored unchanged");
+        "ids exclude --tokenizer and --template: ids are stored unchanged");
   }
   ProgressLine line;
   const auto progress = [&line](const tokenize::Progress& now) { line.show(now); };
@@ -239,11 +249,11 @@ void add_encode_command(CLI::App& app) {
   command->add_option("--pad-id", flags->options.pad_id,
                       "With --truncate: fill shorter sequences with this id, without loss");
   command->add_option("--vocab-size", flags->options.vocab_size,
-                      "With --format ids or bin: the size of the vocabulary");
+                      "For ids: the size of the vocabulary");
   command->add_flag(
       "--labels", flags->options.with_labels,
       "With --format ids: lines are {\"input_ids\": [...], \"labels\": [...]}, as in HF's "
-      "data sets; a label of -100 has no loss");
+      "data sets; a label of -100 has no loss. Tables need no flag");
   command->add_option("--threads", flags->options.num_threads, "0: one per available CPU")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();

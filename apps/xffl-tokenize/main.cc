@@ -9,19 +9,19 @@
 namespace xffl::app {
 
 void InputFlags::add_to(CLI::App& command, bool with_ids) {
-  command.add_option("--input", inputs, "Input files: text, or JSONL (*.jsonl)")->required();
+  command.add_option("--input", inputs, "Input files: text, JSONL (*.jsonl), Parquet, Arrow, or a folder of datasets' save_to_disk")->required();
   command.add_option("--format", format, "Format of the inputs; auto: by the file name")
       ->check(CLI::IsMember(tokenize::format_names(!with_ids)))
       ->capture_default_str();
   command.add_option("--document", unit, "Unit of a text file that makes a document")
       ->check(CLI::IsMember({"line", "paragraph", "file"}))
       ->capture_default_str();
-  command.add_option("--text-field", text_field, "Field of a JSONL object with the text")
+  command.add_option("--text-field", text_field, "Field of a JSONL object, or column of a table, with the text")
       ->capture_default_str();
   if (with_ids) {
     command
         .add_option("--messages-field", messages_field,
-                    "With --format chat: field of a JSONL object with the messages")
+                    "With --format chat: field or column with the messages")
         ->capture_default_str();
     command.add_option("--id-type", id_type, "With --format bin: the type of an id")
         ->check(CLI::IsMember({"uint16", "int16", "int32", "uint32"}))

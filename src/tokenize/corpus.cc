@@ -284,7 +284,7 @@ EncodeResult run_pipeline(const std::vector<fs::path>& inputs, const fs::path& o
   const int num_threads = thread_count(options.num_threads);
   check_truncation(options);
   DocumentReader documents(inputs, options.documents);
-  check_outputs(inputs, output, options);
+  check_outputs(data_files(inputs), output, options);
   const uint64_t bound = options.validation ? validation_bound(inputs, options, encode) : 0;
   Output training(output, options);
   std::optional<Output> validation;
@@ -459,10 +459,22 @@ std::vector<int32_t> checked_ids(const Document& document, uint64_t vocab_size) 
 }
 
 EncodedDocument read_ids(const Document& document, const EncodeOptions& options) {
-  if (options.documents.format != InputFormat::kIds)
-    return {checked_ids(document, options.vocab_size), {}};
+  if (document.text.empty()) {
+    if (document.is_target.empty() == options.with_labels)
+      throw Error(ErrorKind::kCorrupt, document.where() + ": labels are " +
+                                           (options.with_labels ? "absent" : "present") +
+                                           ", unlike in the first document");
+    return {checked_ids(document, options.vocab_size), document.is_target};
+  }
   if (options.with_labels) return parse_labelled(document, options.vocab_size);
   return {parse_ids(document, options.vocab_size), {}};
+}
+
+// A table says by its columns whether it has labels.
+bool has_labels(const std::vector<fs::path>& inputs, const DocumentOptions& options) {
+  DocumentReader documents(inputs, options);
+  Document first;
+  return documents.next(first) && !first.is_target.empty();
 }
 
 bool is_shard(const fs::path& path) {
@@ -556,10 +568,11 @@ EncodeResult encode_ids(const std::vector<std::filesystem::path>& inputs,
   }
   if (options.mask_prompt) throw Error(ErrorKind::kUsage, "--mask-prompt needs text, not ids");
   if (options.with_labels && options.documents.format == InputFormat::kBin)
-    throw Error(ErrorKind::kUsage, "--labels needs lines with labels: --format bin has none");
+    throw Error(ErrorKind::kUsage, "--labels needs lines or tables with labels: --format bin has none");
   EncodeOptions own = options;
-  if (own.documents.format == InputFormat::kAuto) own.documents.format = InputFormat::kIds;
   own.documents.holds_ids = true;
+  own.documents.needs_labels = own.with_labels;
+  if (!own.with_labels) own.with_labels = has_labels(inputs, own.documents);
   own.bos = own.eos = false;
   const auto encode = [&](const Document& line) {
     EncodedDocument document = read_ids(line, own);

@@ -6,6 +6,8 @@
 
 #include "format_reader.h"
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
 #include "xffl/base/log.h"
 
 namespace xffl::tokenize {
@@ -13,6 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kDataSetState = "state.json";
+constexpr uint64_t kMaxStateBytes = uint64_t{16} << 20;
 constexpr std::string_view kText = "{text}";
 constexpr std::string_view kPrompt = "{prompt}";
 
@@ -25,6 +29,15 @@ struct Format {
   std::unique_ptr<FormatReader> (*open)(const fs::path&, InputFormat, const DocumentOptions&);
 };
 
+bool has_table_name(const fs::path& path) {
+  return path.extension() == ".parquet" || path.extension() == ".arrow";
+}
+
+std::unique_ptr<FormatReader> read_chats(const fs::path& path, InputFormat format,
+                                         const DocumentOptions& options) {
+  return (has_table_name(path) ? read_table : read_lines)(path, format, options);
+}
+
 const std::vector<Format>& formats() {
   static const std::vector<Format> kFormats{
       {InputFormat::kAuto, "auto", true, false, {}, nullptr},
@@ -32,7 +45,9 @@ const std::vector<Format>& formats() {
       {InputFormat::kJsonl, "jsonl", true, false, {".jsonl", ".ndjson"}, read_lines},
       {InputFormat::kIds, "ids", false, true, {}, read_lines},
       {InputFormat::kBin, "bin", false, true, {}, read_bin},
-      {InputFormat::kChat, "chat", false, false, {}, read_lines},
+      {InputFormat::kChat, "chat", false, false, {}, read_chats},
+      {InputFormat::kParquet, "parquet", true, false, {".parquet"}, read_table},
+      {InputFormat::kArrow, "arrow", true, false, {".arrow"}, read_table},
   };
   return kFormats;
 }
@@ -41,8 +56,9 @@ const Format& entry_of(InputFormat format) {
   return *std::ranges::find(formats(), format, &Format::format);
 }
 
-const Format& format_of(const fs::path& path, InputFormat asked) {
-  if (asked != InputFormat::kAuto) return entry_of(asked);
+const Format& format_of(const fs::path& path, const DocumentOptions& options) {
+  if (options.format != InputFormat::kAuto) return entry_of(options.format);
+  if (options.holds_ids && !has_table_name(path)) return entry_of(InputFormat::kIds);
   const std::string extension = path.extension();
   for (const Format& each : formats())
     if (std::ranges::find(each.extensions, extension) != each.extensions.end()) return each;
@@ -59,6 +75,36 @@ uint64_t size_of_input(const fs::path& path) {
     throw Error(ErrorKind::kUsage, "input " + path.string() + " is not a regular file");
   }
   return fs::file_size(path);
+}
+
+// The names of the files in a folder of datasets' save_to_disk, in order.
+std::vector<fs::path> files_of_data_set(const fs::path& folder) {
+  const fs::path state = folder / kDataSetState;
+  if (!fs::exists(state)) {
+    const bool splits = fs::exists(folder / "dataset_dict.json");
+    throw Error(ErrorKind::kUsage,
+                "input " + folder.string() +
+                    (splits ? " holds a data set of several splits: name one, as " +
+                                  (folder / "train").string()
+                            : " is a folder without " + std::string(kDataSetState) +
+                                  ": expected files, or a folder of datasets' save_to_disk"));
+  }
+  const Json json = parse_json(read_file(state, kMaxStateBytes), state.string());
+  JsonObject object(json, state.string());
+  const Json& list = object.at("_data_files");
+  if (!list.is_array() || list.empty()) object.fail("_data_files", "should be a list of files");
+  if (object.has("_indices_data_files") && !object.at("_indices_data_files").empty())
+    object.fail("_indices_data_files",
+                "selects rows, which xffl does not read: save the data set with datasets 2 or newer");
+  std::vector<fs::path> names;
+  for (const Json& each : list) {
+    const fs::path name = JsonObject(each, state.string() + ": _data_files").string("filename");
+    if (name.empty() || name != name.filename() || name == "..")
+      object.fail("_data_files", "names '" + log::printable(name.string(), 60) +
+                                     "', expected the name of a file in the folder");
+    names.push_back(name);
+  }
+  return names;
 }
 
 [[noreturn]] void fail_in_template(std::string_view pattern, const std::string& problem) {
@@ -78,6 +124,24 @@ std::vector<std::string> format_names(bool only_text) {
 
 bool holds_ids(InputFormat format) { return entry_of(format).holds_ids; }
 
+bool is_table(const fs::path& input, InputFormat format) {
+  if (format != InputFormat::kAuto)
+    return format == InputFormat::kParquet || format == InputFormat::kArrow;
+  return has_table_name(input) || fs::is_directory(input);
+}
+
+std::vector<fs::path> data_files(const std::vector<fs::path>& inputs) {
+  std::vector<fs::path> files;
+  for (const fs::path& input : inputs) {
+    if (!fs::is_directory(input)) {
+      files.push_back(input);
+      continue;
+    }
+    for (const fs::path& name : files_of_data_set(input)) files.push_back(input / name);
+  }
+  return files;
+}
+
 InputFormat format_named(std::string_view name) {
   for (const Format& each : formats())
     if (each.name == name) return each.format;
@@ -85,7 +149,7 @@ InputFormat format_named(std::string_view name) {
 }
 
 DocumentReader::DocumentReader(std::vector<fs::path> inputs, DocumentOptions options)
-    : inputs_(std::move(inputs)), options_(std::move(options)) {
+    : inputs_(data_files(inputs)), options_(std::move(options)) {
   if (inputs_.empty()) throw Error(ErrorKind::kUsage, "no input files: name them with --input");
   for (const fs::path& path : inputs_) total_bytes_ += size_of_input(path);
 }
@@ -111,10 +175,12 @@ bool DocumentReader::next(Document& document) {
     }
     if (next_input_ == inputs_.size()) return false;
     const fs::path& path = inputs_[next_input_++];
-    const Format& format = format_of(path, options_.format);
-    if (!options_.prompt_field.empty() && format.format != InputFormat::kJsonl) {
-      throw Error(ErrorKind::kUsage,
-                  path.string() + ": a prompt field needs JSONL (*.jsonl, or --format jsonl)");
+    const Format& format = format_of(path, options_);
+    if (!options_.prompt_field.empty() && format.format != InputFormat::kJsonl &&
+        !is_table(path, format.format)) {
+      throw Error(ErrorKind::kUsage, path.string() +
+                                         ": a prompt field needs JSONL (*.jsonl, or --format "
+                                         "jsonl), Parquet or Arrow");
     }
     file_ = format.open(path, format.format, options_);
   }

@@ -28,6 +28,11 @@ std::unique_ptr<FormatReader> read_lines(const std::filesystem::path& path, Inpu
 std::unique_ptr<FormatReader> read_bin(const std::filesystem::path& path, InputFormat format,
                                        const DocumentOptions& options);
 
+/// Parquet and Arrow files; kChat: of conversations, by the file's name. Another file for a build
+/// without libarrow, where every call throws kUnsupported.
+std::unique_ptr<FormatReader> read_table(const std::filesystem::path& path, InputFormat format,
+                                         const DocumentOptions& options);
+
 /// True when a text holds nothing but white space.
 bool is_blank(std::string_view text);
 

@@ -16,18 +16,29 @@
 namespace xffl::tokenize {
 
 enum class InputFormat {
-  kAuto,  // by name: *.jsonl and *.ndjson are JSONL, other files text
+  kAuto,  // by name: *.jsonl and *.ndjson are JSONL, *.parquet, *.arrow; other files text
   kText,
   kJsonl,  // one JSON object per line, its text in `text_field`
   kIds,    // one JSON array of token ids per line
   kBin,    // raw little-endian ids of `id_type`, see DocumentOptions
-  kChat,   // conversations: one JSON object per line, its messages in `messages_field`
+  kChat,   // conversations in `messages_field` of JSONL, or of Parquet or Arrow by the file's name
+  // Tables, by libarrow: the text in the column `text_field`, or, if they hold ids, the columns
+  // input_ids and, if there, labels and attention_mask, whose 0 mark padding to leave out.
+  kParquet,
+  kArrow,  // a file or a stream
 };
 
 /// The names of the formats in --format; `only_text`: without the formats that hold no text.
 std::vector<std::string> format_names(bool only_text);
 /// True for a format of ids.
 bool holds_ids(InputFormat format);
+/// True for a format of tables, which hold text or ids; kAuto: by the name.
+bool is_table(const std::filesystem::path& input, InputFormat format);
+/// True when this build has libarrow, which reads tables.
+bool reads_tables();
+/// The files of the inputs, in order: a folder that datasets' save_to_disk wrote stands for its data
+/// files. Throws kUsage for another folder, kCorrupt for a damaged one.
+std::vector<std::filesystem::path> data_files(const std::vector<std::filesystem::path>& inputs);
 /// Throws kUsage.
 InputFormat format_named(std::string_view name);
 
@@ -39,10 +50,11 @@ enum class DocumentUnit { kLine, kParagraph, kFile };  // kParagraph: lines up t
 
 struct DocumentOptions {
   InputFormat format = InputFormat::kAuto;
-  bool holds_ids = false;  // the inputs hold ids, not text; encode_ids() sets it
+  bool needs_labels = false;  // a table of ids without labels is an error
+  bool holds_ids = false;     // the inputs hold ids, not text; encode_ids() sets it
   DocumentUnit unit = DocumentUnit::kParagraph;
   std::string text_field = "text";
-  std::string prompt_field;  // JSONL: the prompt that the text answers; empty: no prompts
+  std::string prompt_field;  // JSONL and tables: the prompt that the text answers; empty: no prompts
   std::string messages_field = "messages";  // kChat
   IdType id_type = IdType::kUint16;         // kBin
   // kBin: a document ends after this id; none: every `row_ids` ids are a document. A file of rows
@@ -61,8 +73,10 @@ struct ChatMessage {
 struct Document {
   std::string text;    // kIds: the JSON array
   std::string prompt;  // with a prompt field
-  // The ids of a format that holds ids other than kIds; its text is empty.
+  // The ids of a format other than kIds; its text is empty. `is_target` has 0 or 1 for each id if
+  // there are labels.
   std::vector<int32_t> ids;
+  std::vector<uint8_t> is_target;
   std::vector<ChatMessage> messages;  // of a conversation; its text is empty
   std::filesystem::path path;
   uint64_t line = 0;  // the number of the first line, from 1
@@ -83,7 +97,8 @@ class FormatReader;
 
 class DocumentReader {
  public:
-  /// Checks all inputs. Throws kNotFound, kUsage (no input, or not a regular file).
+  /// Checks all inputs, files or folders as in data_files(). Throws kNotFound, kUsage (no input, or
+  /// not a regular file).
   DocumentReader(std::vector<std::filesystem::path> inputs, DocumentOptions options);
   ~DocumentReader();
 
