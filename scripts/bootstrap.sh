@@ -164,6 +164,12 @@ if [ -z "${XFFL_TORCH_DIR:-}" ]; then
   fi
 fi
 
+# libarrow is the pyarrow wheel, for Parquet and Arrow files; packages are built without it.
+case "$profile" in build | test)
+  make_venv
+  installed pyarrow==26.0.1 || step "libarrow 26.0.1" pip_install --no-deps pyarrow==26.0.1 ;;
+esac
+
 if [ "$profile" = test ]; then
   make_venv
   want=("torch==$torch_version" transformers==5.17.0 safetensors numpy sentencepiece protobuf pytest)
@@ -197,6 +203,12 @@ if [ "$profile" = test ]; then
   if [ ! -d "$deps/mkdocs/mkdocs" ]; then
     rm -rf "$deps/mkdocs"
     step "mkdocs" "$venv/bin/pip" install --disable-pip-version-check --no-input --no-compile -q --target "$deps/mkdocs" mkdocs==1.6.1
+  fi
+  # The writer of Hugging Face datasets: 97 MB; pyarrow, numpy, fsspec and huggingface_hub are the venv's.
+  if [ ! -d "$deps/datasets/datasets" ]; then
+    rm -rf "$deps/datasets"
+    step "datasets" "$venv/bin/pip" install --disable-pip-version-check --no-input --no-compile -q --no-deps \
+      --target "$deps/datasets" datasets==5.2.0 dill==0.4.1 multiprocess==0.70.19 xxhash pandas==3.1.1 python-dateutil six
   fi
   # transformers 4 writes the older format of HF's config.json; its folder is separate from the venv's version 5.
   if [ ! -d "$deps/transformers4/requests" ]; then
