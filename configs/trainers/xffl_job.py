@@ -28,7 +28,7 @@ import time
 
 import numpy as np
 
-JOB_VERSION = 4
+JOB_VERSIONS = (4, 5)
 CANCELLED = 75  # the exit code of xffl-train, too
 MAX_JOB_BYTES = 1 << 20
 MAX_HEADER_BYTES = 100_000_000  # of a safetensors file
@@ -364,8 +364,8 @@ class Job:
             document = json.loads(text)
             check_type(document, {"version": int}, "")
             version = document["version"]
-            if type(version) is not int or version != JOB_VERSION:
-                raise JobError(f"{path}: version: should be {JOB_VERSION}, found {version!r}: use the xffl_job.py of the coordinator's release")
+            if type(version) is not int or version not in JOB_VERSIONS:
+                raise JobError(f"{path}: version: should be one of {JOB_VERSIONS}, found {version!r}: use the xffl_job.py of the coordinator's release")
             check_type(document, JOB_TYPES, "")
             self.document, self.key, self.training = document, document["key"], document["training"]
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:

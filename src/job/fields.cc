@@ -209,6 +209,18 @@ void write_fields(Json& json, const FieldTable& table, const void* object, bool 
   }
 }
 
+int needed_version(const FieldTable& table, const void* object, int oldest) {
+  int version = oldest;
+  for (const Field& field : table.json) {
+    if (field.omit_empty && has_default(field, object)) continue;
+    version = std::max(version, field.since);
+    if (field.inner)
+      version =
+          needed_version(*field.table, field.inner(const_cast<void*>(object)), version);  // NOLINT
+  }
+  return version;
+}
+
 std::string dump_document(const Json& document) {
   try {
     return document.dump(2) + "\n";

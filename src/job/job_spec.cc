@@ -115,7 +115,7 @@ void report_model_failure(const std::filesystem::path& path, const std::string& 
 JobSpec parse_job_spec(std::string_view json, std::string_view origin) {
   const Json document = parse_json(json, origin, {.max_bytes = kMaxJobFileBytes, .max_depth = 6});
   JsonObject object(document, std::string(origin));
-  const int version = object.version(kJobVersion, kJobVersion);
+  const int version = object.version(kOldestJobVersion, kJobVersion);
   JobSpec spec;
   read_fields(object, job_spec_fields(), &spec, version);
   check_spec(spec, object);
@@ -139,7 +139,7 @@ JobSpec read_job_spec(const std::filesystem::path& path) {
 }
 
 std::string format_job_spec(const JobSpec& spec) {
-  Json document{{"version", kJobVersion}};
+  Json document{{"version", needed_version(job_spec_fields(), &spec, kOldestJobVersion)}};
   write_fields(document, job_spec_fields(), &spec);
   std::string text = dump_document(document);
   parse_job_spec(text, "job.json");

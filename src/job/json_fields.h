@@ -20,6 +20,10 @@ void read_fields(JsonObject& object, const FieldTable& table, void* out, int ver
 /// file omits.
 void write_fields(Json& json, const FieldTable& table, const void* object, bool all = false);
 
+/// The lowest format version that has all fields of `object` that write_fields() writes; at least
+/// `oldest`. Structs in lists do not count.
+int needed_version(const FieldTable& table, const void* object, int oldest);
+
 /// The file's text: two spaces of indentation, a final newline. Throws kCorrupt for text that is
 /// not UTF-8.
 std::string dump_document(const Json& document);

@@ -103,7 +103,8 @@ void check_archived_report(const RecordedRun& run, int round, const history::Acc
 bool is_of_another_release(const fs::path& job_json) {
   const Json json = parse_json(read_file(job_json, kMaxJobBytes), job_json.string());
   const auto version = json.is_object() ? json.find("version") : json.end();
-  return version != json.end() && version->is_number_integer() && *version != job::kJobVersion;
+  return version != json.end() && version->is_number_integer() &&
+         (*version < job::kOldestJobVersion || *version > job::kJobVersion);
 }
 
 void check_job(const RecordedRun& run, int round, const history::Accepted& accepted,

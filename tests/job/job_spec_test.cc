@@ -34,20 +34,23 @@ TEST(JobSpec, RoundTrips) {
   EXPECT_EQ(parse_job_spec(format_job_spec(evaluate), "job.json"), evaluate);
 }
 
-// A job of the defaults is readable by earlier releases, which lack the keys.
-TEST(JobSpec, OmitsTheDefaultsOfNewKeys) {
+// An earlier trainer does the jobs that it knows, and refuses those that ask for more by their
+// version.
+TEST(JobSpec, AskForTheLowestVersionThatHasTheirKeys) {
   const Json training = Json::parse(format_job_spec(sample_spec())).at("training");
   for (const char* key : {"optimizer", "momentum", "nesterov", "validation_batch_size", "epochs",
                           "total_rounds", "attention"})
     EXPECT_FALSE(training.contains(key)) << key;
   JobSpec spec = sample_spec();
+  spec.training.validation_batch_size = 3;
+  spec.training.attention = AttentionKernel::kEfficient;
+  EXPECT_EQ(Json::parse(format_job_spec(spec)).at("version"), 4) << "they change only the speed";
   spec.training.optimizer = OptimizerKind::kSgd;
+  EXPECT_EQ(Json::parse(format_job_spec(spec)).at("version"), 5);
   spec.training.momentum = 0.9;
   spec.training.nesterov = true;
-  spec.training.validation_batch_size = 3;
   spec.training.epochs = 0.25;
   spec.training.total_rounds = 8;
-  spec.training.attention = AttentionKernel::kEfficient;
   EXPECT_EQ(parse_job_spec(format_job_spec(spec), "job.json"), spec);
 }
 
@@ -85,9 +88,9 @@ TEST(JobSpec, EveryKeyIsRequiredAndUnknownOnesAreIgnored) {
 }
 
 TEST(JobSpec, RefusesAnotherVersion) {
-  EXPECT_THAT(refusal("/version", "2"), HasSubstr("should be format version 4, found 2"));
-  EXPECT_THAT(refusal("/version", "5"),
-              HasSubstr("should be format version 4, found 5; both sides must run releases"));
+  EXPECT_THAT(refusal("/version", "2"), HasSubstr("should be format version 4 to 5, found 2"));
+  EXPECT_THAT(refusal("/version", "6"),
+              HasSubstr("should be format version 4 to 5, found 6; both sides must run releases"));
   EXPECT_THAT(refusal("/version", "\"3\""), HasSubstr("'version'"));
 }
 

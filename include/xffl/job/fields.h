@@ -77,7 +77,8 @@ struct Field {
   bool operational = false;      // may change during a run: it does not affect the model
   bool nullable = false;         // JSON: null for an empty std::optional
   bool omit_empty = false;       // JSON: absent when it has its default
-  int since = 1;                 // JSON: the first format version with the field
+  /// JSON: the first format version with the field. A job.json that has the field needs this version.
+  int since = 1;
 
   // The function field() sets the following members. `object` is the struct to which the field's
   // table belongs.

@@ -18,7 +18,10 @@ namespace xffl::job {
 
 using xffl::to_string;
 
-inline constexpr int kJobVersion = 4;
+/// A job gets the lowest version that has all that the job asks for, so that older trainers go on to
+/// do the jobs that they know and refuse the others.
+inline constexpr int kOldestJobVersion = 4;
+inline constexpr int kJobVersion = 5;
 
 /// The attempt, the facility and the round of a job. The report repeats the key.
 struct JobKey {
