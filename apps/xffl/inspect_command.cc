@@ -75,6 +75,7 @@ Json describe_adapter(const checkpoint::LoraConfig& lora) {
   return {{"adapter", "LoRA"},
           {"rank", lora.rank},
           {"alpha", lora.alpha},
+          {"rank_stabilized", lora.rank_stabilized},
           {"target_modules", lora.target_modules}};
 }
 

@@ -438,6 +438,8 @@ class Job:
         return {e["name"]: Sequences([self.folder / e["path"]], limit) for e in self.document["validation"]}
 
     def steps(self):
+        if self.training.get("epochs"):
+            raise JobError("training.epochs_per_round is not done by this trainer: use steps_per_round")
         return range(self.training["first_step"], self.training["first_step"] + self.training["steps"])
 
     def batches(self, all_ranks=False):
@@ -450,13 +452,14 @@ class Job:
 
     def learning_rate(self, step):
         schedule, peak = self.training["schedule"], self.training["learning_rate"]
-        warmup, total = schedule["warmup_steps"], schedule["total_steps"]
+        kind, warmup, total = schedule["kind"], schedule["warmup_steps"], schedule["total_steps"]
         if step < warmup:
             return peak * step / warmup
-        if schedule["kind"] == "constant":
+        if kind == "constant":
             return peak
-        progress = min(1.0, (step - warmup) / max(1, total - warmup))
-        shape = 1 - progress if schedule["kind"] == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+        begin = max(warmup, total - math.floor(schedule.get("decay_ratio", 0.1) * total + 0.5)) if kind == "wsd" else warmup
+        progress = min(1.0, max(0, step - begin) / max(1, total - begin))
+        shape = 1 - progress if kind in ("linear", "wsd") else 0.5 * (1 + math.cos(math.pi * progress))
         return peak * (schedule["min_ratio"] + (1 - schedule["min_ratio"]) * shape)
 
     def sum(self, value):

@@ -42,13 +42,11 @@ checkpoint::Manifest write_model(const std::vector<TensorSpec>& tensors,
 void require_same_adapters(const std::vector<Input>& inputs) {
   const checkpoint::LoraConfig first = checkpoint::read_lora_config(inputs.front().folder);
   for (const Input& input : inputs) {
-    const checkpoint::LoraConfig other = checkpoint::read_lora_config(input.folder);
-    if (other.rank != first.rank || other.alpha != first.alpha ||
-        other.target_modules != first.target_modules)
+    if (!checkpoint::read_lora_config(input.folder).applies_as(first))
       throw Error(ErrorKind::kRejected, input.folder.string() + " and " +
                                             inputs.front().folder.string() +
-                                            ": adapters with different rank, alpha or "
-                                            "target_modules cannot be averaged");
+                                            ": adapters with different rank, alpha, "
+                                            "use_rslora or target_modules cannot be averaged");
   }
 }
 

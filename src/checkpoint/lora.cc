@@ -65,16 +65,25 @@ bool is_default(const Json& value) {
 
 // PEFT settings that xffl does not implement: any value but the default changes the adapter's
 // results.
-constexpr std::array kUnsupportedKeys{"use_rslora",        "use_dora",
-                                      "use_qalora",        "use_bdlora",
-                                      "lora_bias",         "fan_in_fan_out",
-                                      "rank_pattern",      "alpha_pattern",
-                                      "modules_to_save",   "layers_to_transform",
-                                      "layer_replication", "trainable_token_indices",
-                                      "exclude_modules",   "target_parameters",
-                                      "megatron_config",   "alora_invocation_tokens",
-                                      "arrow_config",      "kasa_config",
-                                      "monteclora_config", "velora_config"};
+constexpr std::array kUnsupportedKeys{"use_dora",
+                                      "use_qalora",
+                                      "use_bdlora",
+                                      "lora_bias",
+                                      "fan_in_fan_out",
+                                      "rank_pattern",
+                                      "alpha_pattern",
+                                      "modules_to_save",
+                                      "layers_to_transform",
+                                      "layer_replication",
+                                      "trainable_token_indices",
+                                      "exclude_modules",
+                                      "target_parameters",
+                                      "megatron_config",
+                                      "alora_invocation_tokens",
+                                      "arrow_config",
+                                      "kasa_config",
+                                      "monteclora_config",
+                                      "velora_config"};
 
 void check_unsupported_keys(JsonObject& object) {
   const auto fail = [&](const char* key, const Json& found, const char* supported) {
@@ -108,6 +117,12 @@ bool LoraConfig::targets(std::string_view module) const {
   return std::find(target_modules.begin(), target_modules.end(), module) != target_modules.end();
 }
 
+bool LoraConfig::applies_as(const LoraConfig& other) const {
+  LoraConfig alike = other;
+  alike.dropout = dropout;
+  return alike == *this;
+}
+
 LoraConfig checked_lora_config(LoraConfig config, std::string_view where) {
   const auto fail = [&](const std::string& problem) {
     throw Error(ErrorKind::kConfig, std::string(where) + problem);
@@ -133,6 +148,8 @@ LoraConfig parse_lora_config(std::string_view json, std::string_view origin) {
   config.rank = object.integer("r", 1, kMaxRank);
   config.alpha = object.number("lora_alpha");
   config.dropout = object.number_or("lora_dropout", 0);
+  if (object.has("use_rslora") && !object.at("use_rslora").is_null())
+    config.rank_stabilized = object.boolean("use_rslora");
   if (!(config.alpha > 0 && config.alpha <= kMaxAlpha))
     object.fail("lora_alpha", "should be above 0 and at most " + Json(kMaxAlpha).dump());
   if (!(config.dropout >= 0 && config.dropout < 1))
@@ -155,16 +172,17 @@ LoraConfig read_lora_config(const fs::path& folder) {
 }
 
 std::string format_lora_config(const LoraConfig& config) {
-  const Json document{{"peft_type", "LORA"},
-                      {"task_type", "CAUSAL_LM"},
-                      {"base_model_name_or_path", nullptr},
-                      {"r", config.rank},
-                      {"lora_alpha", config.alpha},
-                      {"lora_dropout", config.dropout},
-                      {"target_modules", config.target_modules},
-                      {"bias", "none"},
-                      {"fan_in_fan_out", false},
-                      {"inference_mode", true}};
+  Json document{{"peft_type", "LORA"},
+                {"task_type", "CAUSAL_LM"},
+                {"base_model_name_or_path", nullptr},
+                {"r", config.rank},
+                {"lora_alpha", config.alpha},
+                {"lora_dropout", config.dropout},
+                {"target_modules", config.target_modules},
+                {"bias", "none"},
+                {"fan_in_fan_out", false},
+                {"inference_mode", true}};
+  if (config.rank_stabilized) document["use_rslora"] = true;
   return document.dump(2) + "\n";
 }
 

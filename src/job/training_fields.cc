@@ -20,6 +20,9 @@ const FieldTable& schedule_fields() {
       field("total_steps", &Schedule::total_steps, "", {.file = FileKind::kJson, .max = kMaxSteps}),
       field("min_ratio", &Schedule::min_ratio, "the last rate as a share of learning_rate",
             {.max = 1}),
+      field("decay_ratio", &Schedule::decay_ratio,
+            "with wsd, the share of all steps in which the rate falls, at the end",
+            {.max = 1, .omit_default = true, .omit_empty = true, .since = 5}),
   });
   return fields;
 }
@@ -29,6 +32,9 @@ const FieldTable& lora_fields() {
       field("rank", &Lora::rank, "the rank of the adapters; 0: no adapters", {.max = 1 << 16}),
       field("alpha", &Lora::alpha, "the adapters' product is multiplied by alpha / rank",
             {.max = 1e6}),
+      field("rank_stabilized", &Lora::rank_stabilized,
+            "multiplies by alpha / sqrt(rank) instead: rsLoRA, PEFT's use_rslora",
+            {.omit_default = true, .omit_empty = true, .since = 5}),
       field("dropout", &Lora::dropout, "the dropout of the adapters' inputs",
             {.max = 1, .below_max = true}),
       field("target_modules", &Lora::target_modules,

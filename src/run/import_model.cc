@@ -32,15 +32,14 @@ std::string text_of(const LoraConfig& lora) {
   for (const std::string& module : lora.target_modules)
     modules += (modules.empty() ? "" : ", ") + module;
   return "rank " + std::to_string(lora.rank) + ", alpha " + Json(lora.alpha).dump() +
-         ", target_modules [" + modules + "]";
+         (lora.rank_stabilized ? ", rank_stabilized" : "") + ", target_modules [" + modules + "]";
 }
 
 // Throws kConfig unless the adapter of xffl.yaml matches training.lora.
 void check_input_adapter(const config::Experiment& experiment, const LoraConfig& wanted) {
   const fs::path& adapter = experiment.adapter;
   const LoraConfig found = checkpoint::read_lora_config(adapter);
-  if (found.rank != wanted.rank || found.alpha != wanted.alpha ||
-      found.target_modules != wanted.target_modules)
+  if (!found.applies_as(wanted))
     throw Error(ErrorKind::kConfig,
                 "xffl.yaml's 'adapter' and 'training.lora' differ: " + adapter.string() + " has " +
                     text_of(found) + "; training.lora has " + text_of(wanted) +
@@ -59,7 +58,8 @@ fs::path prepare_adapter(const config::Experiment& experiment, const fs::path& r
   const job::TrainingSpec& training = experiment.facilities.front().training;
   const job::Lora& wanted = training.lora;
   const LoraConfig lora = checkpoint::checked_lora_config(
-      {wanted.rank, wanted.alpha, wanted.dropout, wanted.target_modules}, "training.lora");
+      {wanted.rank, wanted.alpha, wanted.dropout, wanted.target_modules, wanted.rank_stabilized},
+      "training.lora");
   const fs::path& model = experiment.model;
   if (experiment.adapter.empty()) {
     checkpoint::write_initial_lora(start, checkpoint::read_llama_config(model), lora,

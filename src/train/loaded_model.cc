@@ -235,6 +235,7 @@ void check_adapter(const LoadOptions& options, const checkpoint::LlamaConfig& co
     reject("rank (" + std::to_string(found.rank) + ", not " + std::to_string(options.lora->rank) +
            ")");
   if (found.alpha != options.lora->alpha) reject("alpha");
+  if (found.rank_stabilized != options.lora->rank_stabilized) reject("use_rslora");
   if (found.target_modules != options.lora->target_modules) reject("target_modules");
   checkpoint::check_lora_tensors(checkpoint::ModelFolder(options.adapter), config, *options.lora);
 }
@@ -353,7 +354,8 @@ LoadOptions load_options(const job::JobSpec& spec, at::Device device, const shar
   const job::Lora& lora = training.lora;
   if (lora.rank > 0)
     options.lora = checkpoint::checked_lora_config(
-        {lora.rank, lora.alpha, lora.dropout, lora.target_modules}, "training.lora");
+        {lora.rank, lora.alpha, lora.dropout, lora.target_modules, lora.rank_stabilized},
+        "training.lora");
   return options;
 }
 

@@ -38,11 +38,14 @@ double learning_rate(const job::TrainingSpec& training, int64_t step) {
   }
   const int64_t total =
       schedule.total_steps > 0 ? schedule.total_steps : training.first_step + training.steps;
-  const double length = static_cast<double>(std::max<int64_t>(1, total - schedule.warmup_steps));
-  const double progress =
-      std::clamp(static_cast<double>(step - schedule.warmup_steps) / length, 0.0, 1.0);
+  int64_t begin = schedule.warmup_steps;  // of the decay
+  if (schedule.kind == job::ScheduleKind::kWsd)
+    begin = std::max(begin, total - std::lround(schedule.decay_ratio * static_cast<double>(total)));
+  const double length = static_cast<double>(std::max<int64_t>(1, total - begin));
+  const double progress = std::clamp(static_cast<double>(step - begin) / length, 0.0, 1.0);
   double ratio = 1.0;
-  if (schedule.kind == job::ScheduleKind::kLinear) ratio = 1.0 - progress;
+  if (schedule.kind == job::ScheduleKind::kLinear || schedule.kind == job::ScheduleKind::kWsd)
+    ratio = 1.0 - progress;
   if (schedule.kind == job::ScheduleKind::kCosine)
     ratio = 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
   return peak * (schedule.min_ratio + (1.0 - schedule.min_ratio) * ratio);

@@ -47,6 +47,12 @@ TEST(LoraConfig, ReadsAnAdapterConfigOfPeft) {
   EXPECT_EQ(config, (LoraConfig{4, 8, 0.05, {"q_proj", "v_proj"}}));
   EXPECT_EQ(config.scaling(), 2);
   EXPECT_EQ(parse_lora_config(format_lora_config(config), "a"), config);
+  const LoraConfig stabilized =
+      parse_lora_config(with(R"("use_rslora": false)", R"("use_rslora": true)"), "a");
+  EXPECT_EQ(stabilized.scaling(), 4);
+  EXPECT_EQ(parse_lora_config(format_lora_config(stabilized), "a"), stabilized);
+  EXPECT_FALSE(stabilized.applies_as(config));
+  EXPECT_TRUE(config.applies_as({4, 8, 0.5, {"q_proj", "v_proj"}})) << "only the dropout differs";
 }
 
 TEST(LoraConfig, RejectsUnsupportedSettings) {
@@ -55,7 +61,6 @@ TEST(LoraConfig, RejectsUnsupportedSettings) {
   };
   for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
            {R"("use_dora": false)", R"("use_dora": true)"},
-           {R"("use_rslora": false)", R"("use_rslora": true)"},
            {R"("rank_pattern": {})", R"("rank_pattern": {"q_proj": 2})"},
            {R"("modules_to_save": null)", R"("modules_to_save": ["lm_head"])"},
            {R"("bias": "none")", R"("bias": "all")"},

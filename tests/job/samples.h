@@ -36,7 +36,7 @@ inline JobSpec sample_spec() {
   spec.training.batch_size = 16;
   spec.training.micro_batch_size = 4;
   spec.training.learning_rate = 0.00025;
-  spec.training.schedule = {ScheduleKind::kCosine, 10, 120, 0.1};
+  spec.training.schedule = {ScheduleKind::kCosine, 10, 120, 0.1, 0.1};
   spec.training.weight_decay = 0.1;
   spec.training.seed = 18446744073709551615u;
   spec.training.precision = FloatType::kBfloat16;

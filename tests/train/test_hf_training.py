@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from transformers import get_scheduler
+from transformers import get_scheduler, get_wsd_schedule
 
 import harness
 
@@ -19,7 +19,11 @@ def hf_losses(folder, sequences, steps, learning_rate, decay, max_norm, schedule
     """Each step's batch is the whole data set, so the order does not matter."""
     model = harness.load(folder)
     optimizer = torch.optim.AdamW(decayed_groups(model, decay), lr=learning_rate, betas=(0.9, 0.95), eps=1e-8)
-    scheduler = get_scheduler(schedule, optimizer, warmup, total)
+    if schedule == "wsd":  # xffl's default decay_ratio
+        decay = round(total * 0.1)
+        scheduler = get_wsd_schedule(optimizer, num_warmup_steps=warmup, num_decay_steps=decay, num_training_steps=total, decay_type="linear")
+    else:
+        scheduler = get_scheduler(schedule, optimizer, warmup, total)
     losses, norms, rates = [], [], []
     for _ in range(steps):
         rates.append(scheduler.get_last_lr()[0])
@@ -95,6 +99,10 @@ def test_hundred_steps(tmp_path, name):
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_schedules(tmp_path, schedule):
     compare(tmp_path, {}, schedule, warmup=3, total=12, steps=12)
+
+
+def test_wsd(tmp_path):
+    compare(tmp_path, {}, "wsd", warmup=3, total=20, steps=20)
 
 
 def test_bf16_stays_near_float32(tmp_path):

@@ -14,8 +14,8 @@ ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_pro
 WEIGHTS = "adapter_model.safetensors"
 
 
-def lora(rank=4, alpha=8.0, modules=("q_proj", "v_proj")):
-    return dict(rank=rank, alpha=alpha, dropout=0.0, target_modules=list(modules))
+def lora(rank=4, alpha=8.0, modules=("q_proj", "v_proj"), **more):
+    return dict(rank=rank, alpha=alpha, dropout=0.0, target_modules=list(modules), **more)
 
 
 def make_adapter(folder, base, settings, seed=7, spread=0.1):
@@ -23,7 +23,7 @@ def make_adapter(folder, base, settings, seed=7, spread=0.1):
     torch.manual_seed(seed)
     model = peft.get_peft_model(harness.load(base), peft.LoraConfig(
         r=settings["rank"], lora_alpha=settings["alpha"], lora_dropout=0.0, task_type="CAUSAL_LM",
-        target_modules=settings["target_modules"]))
+        target_modules=settings["target_modules"], use_rslora=settings.get("rank_stabilized", False)))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
@@ -71,6 +71,21 @@ def peft_training(base, adapter, sequences, steps, learning_rate, decay, max_nor
 
 
 @pytest.mark.gpu
+def test_rank_stabilized_adapters(setting):
+    folder, sequences, tokens, job = setting
+    path = job("rslora", "plain", lora(alpha=6.0, rank_stabilized=True), steps=5)
+    losses, _, _ = peft_training(folder / "plain", folder / "rslora-input", sequences, 5, 2e-3, 0.0, 1.0)
+    found = harness.train(path).losses
+    assert found == pytest.approx(losses, abs=harness.TOLERANCE["lora_loss"])
+    rank_scaled = harness.train(job("no-rslora", "plain", lora(alpha=6.0), steps=5)).losses
+    assert abs(rank_scaled[0] - losses[0]) > 1e-3, "the factor should matter"
+    update, merged = path.parent / "update", folder / "merged-rslora"
+    harness.run([harness.BIN / "xffl-train", "merge", "--model", folder / "plain", "--adapter", update, "--out", merged])
+    theirs = load_with(folder / "plain", update).merge_and_unload()
+    for (name, mine), other in zip(harness.load(merged).named_parameters(), theirs.parameters()):
+        assert (mine - other).abs().max() < 1e-6, name
+
+
 @pytest.mark.parametrize("variant,modules", [("plain", ["q_proj", "v_proj"]), ("everything", ALL), ("biased", ALL[3:]),
                                              ("mistral_window", ALL), ("qwen2_tied", ALL), ("qwen3", ALL)],
                          ids=["plain", "everything", "biased", "mistral_window", "qwen2_tied", "qwen3"])
@@ -250,7 +265,7 @@ def check_rejected(job, *texts, code=None):
 
 @pytest.mark.parametrize("change,text", [
     (dict(r=5), "rank (5, not 4)"), (dict(lora_alpha=9), "alpha differs"), (dict(use_dora=True), "use_dora"),
-    (dict(use_rslora=True), "use_rslora"), (dict(target_modules="all-linear"), "target_modules"),
+    (dict(use_rslora=True), "use_rslora differs"), (dict(use_rslora=3), "use_rslora"), (dict(target_modules="all-linear"), "target_modules"),
     (dict(target_modules=["q_proj"]), "target_modules differs"), (dict(target_modules=["q_proj", "lm_head"]), "lm_head"),
     (dict(rank_pattern={"q_proj": 2}), "rank_pattern"), (dict(bias="all"), "bias"), (dict(peft_type="LOHA"), "peft_type"),
     (dict(init_lora_weights="pissa"), "init_lora_weights"), (dict(r=10 ** 9), "r"), (dict(lora_alpha="x"), "lora_alpha")],

@@ -2,10 +2,12 @@
 // adapter_config.json and adapter_model.safetensors.
 //
 // An adapted linear layer computes y = W x + (alpha / rank) B A x, with A [rank, in] and B
-// [out, rank]; all blocks have the same rank and alpha. The reader rejects unimplemented variants
-// by name: rsLoRA, DoRA, ranks per layer, biases, fully trained modules.
+// [out, rank], or alpha / sqrt(rank) with rsLoRA (Kalajdzievski, 2023); all blocks have the same
+// rank and alpha. The reader rejects unimplemented variants by name: DoRA, ranks per layer, biases,
+// fully trained modules.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <span>
@@ -26,10 +28,17 @@ struct LoraConfig {
   double dropout = 0;  // of the input of A during training
   /// Names of the family's linear layers (model_family.h), in the order of the blocks.
   std::vector<std::string> target_modules;
+  bool rank_stabilized = false;  // PEFT's use_rslora
   bool operator==(const LoraConfig&) const = default;
 
-  double scaling() const { return alpha / static_cast<double>(rank); }
+  /// The factor of B A.
+  double scaling() const {
+    const auto r = static_cast<double>(rank);
+    return alpha / (rank_stabilized ? std::sqrt(r) : r);
+  }
   bool targets(std::string_view module) const;
+  /// True if equal tensors change the model equally: all but the dropout is equal.
+  bool applies_as(const LoraConfig& other) const;
 };
 
 /// Sorts the modules and checks all values; `where` names the configuration in errors. Throws

@@ -18,8 +18,8 @@ namespace xffl::job {
 
 using xffl::to_string;
 
-/// A job gets the lowest version that has all that the job asks for, so that older trainers go on to
-/// do the jobs that they know and refuse the others.
+/// A job gets the lowest version that has all that the job asks for, so that older trainers go on
+/// to do the jobs that they know and refuse the others.
 inline constexpr int kOldestJobVersion = 4;
 inline constexpr int kJobVersion = 5;
 
@@ -100,8 +100,9 @@ constexpr auto names_of(AttentionKernel) {
 enum class OptimizerKind { kAdamw, kAdam, kSgd };
 constexpr auto names_of(OptimizerKind) { return enum_names("adamw", "adam", "sgd"); }
 
-enum class ScheduleKind { kConstant, kLinear, kCosine };
-constexpr auto names_of(ScheduleKind) { return enum_names("constant", "linear", "cosine"); }
+/// wsd (warm-up, stable, decay: Hu et al., 2024) keeps the peak and falls linearly at the end.
+enum class ScheduleKind { kConstant, kLinear, kCosine, kWsd };
+constexpr auto names_of(ScheduleKind) { return enum_names("constant", "linear", "cosine", "wsd"); }
 
 /// Learning rate over the federation's steps: warm-up from 0 to `learning_rate`, then `kind` down
 /// to learning_rate * min_ratio at `total_steps`. The job runs steps first_step .. first_step +
@@ -111,6 +112,7 @@ struct Schedule {
   int64_t warmup_steps = 0;
   int64_t total_steps = 0;
   double min_ratio = 0.0;
+  double decay_ratio = 0.1;  // of wsd: the share of total_steps in which the rate falls
   bool operator==(const Schedule&) const = default;
 };
 
@@ -168,6 +170,7 @@ struct Lora {
   double alpha = 16;     // the adapters' product is scaled by alpha / rank
   double dropout = 0.0;  // of the adapters' inputs
   std::vector<std::string> target_modules{"q_proj", "v_proj"};  // names in Hugging Face's models
+  bool rank_stabilized = false;  // scaled by alpha / sqrt(rank): rsLoRA, Kalajdzievski, 2023
   bool operator==(const Lora&) const = default;
 };
 
