@@ -214,7 +214,8 @@ int needed_version(const FieldTable& table, const void* object, int oldest) {
   for (const Field& field : table.json) {
     if (field.omit_empty && has_default(field, object)) continue;
     version = std::max(version, field.since);
-    if (field.inner)
+    const bool has_inner = field.inner && (!field.nullable || field.is_set(object));
+    if (has_inner)
       version =
           needed_version(*field.table, field.inner(const_cast<void*>(object)), version);  // NOLINT
   }
