@@ -4,8 +4,9 @@
 #
 #   scripts/campaign.sh [N] [PRESET] [TESTBEDS]     default: 100 of each kind, preset coordinator, 4 testbeds at a time
 #
-# - SIGKILL at every journal record of a federation of three rounds, also with kept allocations, and at N random instants: the model
-#   equals an undisturbed run's, and each job trains once;
+# - SIGKILL at every journal record of a federation of three rounds, also with kept allocations and with a facility of Grid Engine
+#   beside one of Slurm, and at N random instants (with Grid Engine N / 4): the model equals an undisturbed run's, and each job
+#   trains once;
 # - N submissions of whole federations with slurmctld stopped (SIGSTOP) after the record of the intent, and N with slurmctld
 #   killed there: each job trains exactly once;
 # - the coordinator frozen (SIGSTOP) after every journal record, between every check of its epoch and the effect, and at N random
@@ -45,6 +46,8 @@ interrupted() {
 trap interrupted INT TERM
 begin records 1 1 e2e_testbed_test TestbedFederation.SurvivesKillsAtJournalRecords
 begin kept-allocations 1 1 e2e_testbed_test TestbedKeptAllocation.SurvivesKillsAtJournalRecords
+begin grid-engine-records 1 1 e2e_testbed_test TestbedGridEngine.GivesTheModelOfLocalFacilitiesAlsoAfterKillsAtJournalRecords
+begin grid-engine-random $(((number + 3) / 4)) 1 e2e_testbed_test TestbedGridEngine.SurvivesKillsAtRandomInstants
 limit=14400 begin calls-killed 1 1 e2e_test SystemCalls.AKillBeforeAnyOfThemChangesNothing
 limit=14400 begin calls-failed 1 1 e2e_test SystemCalls.EachSingleFailureLosesNothing
 limit=14400 begin power-loss 1 1 e2e_test PowerLoss.AtJournalRecordsLosesNoRound

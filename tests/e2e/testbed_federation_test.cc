@@ -4,9 +4,8 @@
 #include <signal.h>
 
 #include <cstdlib>
-#include <random>
-#include <thread>
 
+#include "e2e/random_kills.h"
 #include "e2e/testbed_project.h"
 
 namespace xffl {
@@ -64,30 +63,18 @@ TEST(TestbedFederation, SurvivesKillsAtJournalRecords) {
   std::cout << kills << " kills at records\n";
 }
 
-int from_environment(const char* name, int otherwise) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? otherwise : std::atoi(value);
-}
-
 // SIGKILL at random instants. XFFL_CAMPAIGN is the number of kills.
 TEST(TestbedFederation, SurvivesKillsAtRandomInstants) {
   TestbedProject project;
   NEED_TESTBED(project);
   const std::string expected = local_sha256();
-  const int wanted = from_environment("XFFL_CAMPAIGN", 4);
-  std::mt19937 random(static_cast<unsigned>(from_environment("XFFL_CAMPAIGN_SEED", 11)));
-  for (int kills = 0; kills < wanted;) {
-    for (int i = 0; i < 4 && kills < wanted; ++i, ++kills) {
-      auto run = project.start_run();
-      std::this_thread::sleep_for(std::chrono::milliseconds(random() % 6000));
-      run.kill();
-    }
-    const ProcessResult resumed = project.run();
-    ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
-    project.expect_result(expected, std::to_string(kills) + " kills");
-    project.forget_runs();
-  }
-  std::cout << wanted << " kills at random instants\n";
+  test::kill_at_random_instants([&] { return project.start_run(); },
+                                [&](const std::string& context) {
+                                  const ProcessResult resumed = project.run();
+                                  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+                                  project.expect_result(expected, context);
+                                  project.forget_runs();
+                                });
 }
 
 }  // namespace

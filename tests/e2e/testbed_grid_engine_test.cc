@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "e2e/project.h"
+#include "e2e/random_kills.h"
 #include "support/testbed.h"
 #include "xffl/base/file.h"
 
@@ -94,6 +95,18 @@ TEST_F(TestbedGridEngine, GivesTheModelOfLocalFacilitiesAlsoAfterKillsAtJournalR
   }
   EXPECT_GE(kills, 40 / stride);
   std::cout << kills << " kills at records\n";
+}
+
+TEST_F(TestbedGridEngine, SurvivesKillsAtRandomInstants) {
+  if (!testbed_.up()) GTEST_SKIP() << testbed_.why_not();
+  const std::string expected = expected_sha256();
+  test::kill_at_random_instants([&] { return project_.start_run(); },
+                                [&](const std::string& context) {
+                                  const ProcessResult resumed = run();
+                                  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+                                  expect_result(expected, context);
+                                  forget_runs();
+                                });
 }
 
 // sge_qmaster is frozen for two seconds, or killed, when the journal records the
