@@ -14,6 +14,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "commands.h"
@@ -179,25 +180,26 @@ int generate(const GenerateFlags& flags) {
   const std::vector<int32_t> prompt = encode(tokenizer, flags);
   std::string input;
   for (const int32_t id : prompt) input += std::to_string(id) + "\n";
-  Printer printer(tokenizer, prompt, flags.json);
-  Json last;
+  std::optional<Printer> printer;
+  bool is_first = true;
   const int code = run_lines(trainer_command(flags), input, [&](std::string_view line) {
-    const Json json = parse_json(std::string(line), "xffl-train generate");
-    if (json.contains("id")) {
-      printer.add(static_cast<int32_t>(JsonObject(json, "xffl-train generate").integer("id")));
-    } else {
-      last = json;
+    Json json = parse_json(std::string(line), "xffl-train generate");
+    if (!printer) {  // a sequence begins
+      if (!is_first && !flags.json) std::printf("---\n");
+      printer.emplace(tokenizer, prompt, flags.json);
     }
+    if (json.contains("id")) {
+      printer->add(static_cast<int32_t>(JsonObject(json, "xffl-train generate").integer("id")));
+      return;
+    }
+    printer->finish();
+    if (flags.json) json["text"] = printer->text();
+    std::printf("%s\n", flags.json ? json.dump().c_str() : "");
+    std::fflush(stdout);
+    printer.reset();
+    is_first = false;
   });
-  if (code != 0) return code;  // xffl-train has printed the reason
-  printer.finish();
-  if (flags.json) {
-    last["text"] = printer.text();
-    std::printf("%s\n", last.dump().c_str());
-  } else {
-    std::printf("\n");
-  }
-  return 0;
+  return code;  // xffl-train has printed the reason of an error
 }
 
 // Declares an option for xffl-train, which checks the value.
@@ -223,7 +225,7 @@ void add_generate_command(CLI::App& app, int& exit_code) {
   command->add_option("--prompt", flags->prompt, "Text to continue");
   command->add_option("--prompt-file", flags->prompt_file, "File with the text to continue");
   command->add_flag("--no-bos", flags->no_bos, "Omit the tokenizer's BOS token");
-  command->add_flag("--json", flags->json, "Print one JSON object with the text at the end");
+  command->add_flag("--json", flags->json, "Print one JSON object with the text per sequence");
   command->add_option("--trainer", flags->trainer,
                       "Path of xffl-train; default: beside this program");
   pass_on(*command, *flags, "--adapter", "Folder of a LoRA adapter for the model");
@@ -234,6 +236,8 @@ void add_generate_command(CLI::App& app, int& exit_code) {
           "Sample from the most likely tokens with this total probability");
   pass_on(*command, *flags, "--repetition-penalty", "Above 1: earlier tokens become less likely");
   pass_on(*command, *flags, "--seed", "Seed of the sampling");
+  pass_on(*command, *flags, "--sequences",
+          "Number of continuations, with the seeds from --seed on; 1 by default");
   pass_on(*command, *flags, "--stop-ids", "Token ids that end the text, separated by commas");
   pass_on(*command, *flags, "--precision", "fp32 or bf16");
   pass_on(*command, *flags, "--device", "auto, cpu or cuda");

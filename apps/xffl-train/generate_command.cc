@@ -52,11 +52,31 @@ bool print_line(const Json& json) {
   return std::fputs(line.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
 }
 
+// Prints a line for each new token, and one at the end.
+train::FinishReason continue_prompt(llama::Model& model, const std::vector<int64_t>& prompt,
+                                    const train::GenerateOptions& options) {
+  int64_t count = 0;
+  const auto start = SteadyClock::now();
+  const train::FinishReason reason = train::generate(model, prompt, options, [&](int64_t id) {
+    count += 1;
+    return print_line(Json{{"id", id}});
+  });
+  print_line(Json{{"finish", train::to_string(reason)},
+                  {"prompt_tokens", prompt.size()},
+                  {"new_tokens", count},
+                  {"seconds", std::chrono::duration<double>(SteadyClock::now() - start).count()}});
+  return reason;
+}
+
 }  // namespace
 
 void generate_command(const CommonOptions& common, const GenerateCommandOptions& options) {
   const job::FloatType precision = parse_float_type("--precision", options.precision);
   train::check(options.generate.sampling);
+  if (options.num_sequences > 1 && options.generate.sampling.temperature == 0)
+    throw Error(ErrorKind::kUsage, "--sequences " + std::to_string(options.num_sequences) +
+                                       " with --temperature 0 would give the same text each time: "
+                                       "set a --temperature above 0");
   const std::vector<int64_t> prompt = read_prompt(options);
   const Rank rank = set_up_rank(common);
   if (rank.group->size() > 1)
@@ -70,17 +90,9 @@ void generate_command(const CommonOptions& common, const GenerateCommandOptions&
     const auto ends = checkpoint::end_of_text_ids(options.model, loaded.config);
     generate.stop_ids.insert(generate.stop_ids.end(), ends.begin(), ends.end());
   }
-  int64_t count = 0;
-  const auto start = SteadyClock::now();
-  const train::FinishReason reason =
-      train::generate(*loaded.model, prompt, generate, [&](int64_t id) {
-        count += 1;
-        return print_line(Json{{"id", id}});
-      });
-  print_line(Json{{"finish", train::to_string(reason)},
-                  {"prompt_tokens", prompt.size()},
-                  {"new_tokens", count},
-                  {"seconds", std::chrono::duration<double>(SteadyClock::now() - start).count()}});
+  for (int64_t i = 0; i < options.num_sequences; ++i, ++generate.sampling.seed) {
+    if (continue_prompt(*loaded.model, prompt, generate) == train::FinishReason::kCancelled) return;
+  }
 }
 
 }  // namespace xffl::train_app

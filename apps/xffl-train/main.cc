@@ -68,6 +68,9 @@ void declare_generate(CLI::App& app, CommandLine& line) {
   add(*command, "--repetition-penalty", generate.sampling.repetition_penalty,
       "above 1: tokens already in the text become less likely");
   add(*command, "--seed", generate.sampling.seed, "seed");
+  add(*command, "--sequences", options.num_sequences,
+      "number of continuations, the first with this seed, the others with the following ones")
+      ->check(CLI::Range(1, 10000));
   command->add_option("--stop-ids", generate.stop_ids, "ids that end the text")->delimiter(',');
   command->add_flag("!--ignore-eos", options.stop_at_eos,
                     "do not stop at the model's end-of-text token");

@@ -52,6 +52,20 @@ def test_json_output_and_prompt_file_give_the_same_text(folder, tmp_path):
     assert found["text"] == text and found["new_tokens"] <= 12
 
 
+def test_several_sequences_are_those_of_the_following_seeds(folder):
+    arguments = ["--prompt", PROMPT, "--max-new-tokens", 8, "--temperature", 0.9]
+    found = [json.loads(line) for line in generate(folder, *arguments, "--json", "--seed", 5, "--sequences", 3).stdout.splitlines()]
+    alone = [json.loads(generate(folder, *arguments, "--json", "--seed", seed).stdout) for seed in (5, 6, 7)]
+    assert [{**each, "seconds": 0} for each in found] == [{**each, "seconds": 0} for each in alone]
+    assert len({each["text"] for each in found}) == 3
+    plain = generate(folder, *arguments, "--seed", 5, "--sequences", 3).stdout
+    assert plain == "\n---\n".join(each["text"] for each in found) + "\n"
+    refused = generate(folder, "--prompt", PROMPT, "--sequences", 2, check=False)
+    assert refused.returncode == 2 and "--temperature 0" in refused.stderr
+    refused = generate(folder, "--prompt", PROMPT, "--sequences", 0, check=False)
+    assert refused.returncode != 0 and "--sequences" in refused.stderr
+
+
 def test_xffl_generate_executes_xffl_tokenize(folder):
     """Arguments, output and exit code are passed through."""
     if not (harness.BIN / "xffl").exists():
