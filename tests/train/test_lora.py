@@ -73,12 +73,12 @@ def peft_training(base, adapter, sequences, steps, learning_rate, decay, max_nor
 @pytest.mark.gpu
 def test_rank_stabilized_adapters(setting):
     folder, sequences, tokens, job = setting
-    path = job("rslora", "plain", lora(alpha=6.0, rank_stabilized=True), steps=5)
+    path = job("rslora", "plain", lora(alpha=30.0, rank_stabilized=True), steps=5)
     losses, _, _ = peft_training(folder / "plain", folder / "rslora-input", sequences, 5, 2e-3, 0.0, 1.0)
     found = harness.train(path).losses
     assert found == pytest.approx(losses, abs=harness.TOLERANCE["lora_loss"])
-    rank_scaled = harness.train(job("no-rslora", "plain", lora(alpha=6.0), steps=5)).losses
-    assert abs(rank_scaled[0] - losses[0]) > 1e-3, "the factor should matter"
+    rank_scaled = harness.train(job("no-rslora", "plain", lora(alpha=30.0), steps=5)).losses
+    assert max(abs(a - b) for a, b in zip(rank_scaled, losses)) > 5 * harness.TOLERANCE["lora_loss"], "the factor should matter"
     update, merged = path.parent / "update", folder / "merged-rslora"
     harness.run([harness.BIN / "xffl-train", "merge", "--model", folder / "plain", "--adapter", update, "--out", merged])
     theirs = load_with(folder / "plain", update).merge_and_unload()
