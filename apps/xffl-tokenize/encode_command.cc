@@ -171,19 +171,18 @@ void encode(const EncodeFlags& flags) {
   const bool ids = holds_ids(flags);
   const tokenize::EncodeOptions options = options_of(flags);
   if (!ids && flags.tokenizer.empty()) {
-    throw Error(ErrorKind::kUsage, "text needs --tokenizer FILE; ids need --format ids or bin, or tables with ids");
+    throw Error(ErrorKind::kUsage,
+                "text needs --tokenizer FILE; ids need --format ids or bin, or tables with ids");
   }
   if (!ids && options.vocab_size != 0) {
-    throw Error(
-        ErrorKind::kUsage,
-        "--vocab-size needs ids; for text, the tokenizer determines the size");
+    throw Error(ErrorKind::kUsage,
+                "--vocab-size needs ids; for text, the tokenizer determines the size");
   }
   if (options.documents.format == tokenize::InputFormat::kChat && !flags.prompt.empty())
     throw Error(ErrorKind::kUsage, "--format chat excludes --template: use --chat-template");
   if (ids && (!flags.tokenizer.empty() || !flags.prompt.empty())) {
-    throw Error(
-        ErrorKind::kUsage,
-        "ids exclude --tokenizer and --template: ids are stored unchanged");
+    throw Error(ErrorKind::kUsage,
+                "ids exclude --tokenizer and --template: ids are stored unchanged");
   }
   ProgressLine line;
   const auto progress = [&line](const tokenize::Progress& now) { line.show(now); };
@@ -230,8 +229,8 @@ void add_encode_command(CLI::App& app) {
                       "Prompt, for example 'Scrivi un documento: {text}'");
   command->add_option(
       "--prompt-field", flags->input.prompt_field,
-      "Field of a JSONL object with the prompt of its text: {prompt} in the template "
-      "(default '{prompt}{text}')");
+      "Field of a JSONL object, or column of a table, with the prompt of its text: {prompt} in "
+      "the template (default '{prompt}{text}')");
   command
       ->add_option("--chat-template", flags->options.chat_template,
                    "With --format chat: the template of the model's conversations")
@@ -253,7 +252,7 @@ void add_encode_command(CLI::App& app) {
   command->add_flag(
       "--labels", flags->options.with_labels,
       "With --format ids: lines are {\"input_ids\": [...], \"labels\": [...]}, as in HF's "
-      "data sets; a label of -100 has no loss. Tables need no flag");
+      "data sets; a label of -100 has no loss. For tables: an error if they have no labels");
   command->add_option("--threads", flags->options.num_threads, "0: one per available CPU")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();

@@ -9,14 +9,20 @@
 namespace xffl::app {
 
 void InputFlags::add_to(CLI::App& command, bool with_ids) {
-  command.add_option("--input", inputs, "Input files: text, JSONL (*.jsonl), Parquet, Arrow, or a folder of datasets' save_to_disk")->required();
+  command
+      .add_option("--input", inputs,
+                  "Input files: text, JSONL (*.jsonl), Parquet, Arrow, or a folder of datasets' "
+                  "save_to_disk")
+      ->required();
   command.add_option("--format", format, "Format of the inputs; auto: by the file name")
       ->check(CLI::IsMember(tokenize::format_names(!with_ids)))
       ->capture_default_str();
   command.add_option("--document", unit, "Unit of a text file that makes a document")
       ->check(CLI::IsMember({"line", "paragraph", "file"}))
       ->capture_default_str();
-  command.add_option("--text-field", text_field, "Field of a JSONL object, or column of a table, with the text")
+  command
+      .add_option("--text-field", text_field,
+                  "Field of a JSONL object, or column of a table, with the text")
       ->capture_default_str();
   if (with_ids) {
     command
@@ -24,7 +30,7 @@ void InputFlags::add_to(CLI::App& command, bool with_ids) {
                     "With --format chat: field or column with the messages")
         ->capture_default_str();
     command.add_option("--id-type", id_type, "With --format bin: the type of an id")
-        ->check(CLI::IsMember({"uint16", "int16", "int32", "uint32"}))
+        ->check(CLI::IsMember(tokenize::id_type_names()))
         ->capture_default_str();
     CLI::Option* end = command.add_option(
         "--end-id", end_id, "With --format bin: the id that ends a document, and belongs to it");
@@ -51,11 +57,7 @@ tokenize::DocumentOptions InputFlags::options() const {
   options.prompt_field = prompt_field;
   options.limit = limit;
   options.messages_field = messages_field;
-  static const std::map<std::string, tokenize::IdType> types{{"uint16", tokenize::IdType::kUint16},
-                                                             {"int16", tokenize::IdType::kInt16},
-                                                             {"int32", tokenize::IdType::kInt32},
-                                                             {"uint32", tokenize::IdType::kUint32}};
-  options.id_type = types.at(id_type);
+  options.id_type = tokenize::id_type_named(id_type);
   options.end_id = end_id;
   options.whole_rows = row_ids.has_value();
   if (row_ids) options.row_ids = *row_ids;

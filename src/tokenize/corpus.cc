@@ -568,7 +568,8 @@ EncodeResult encode_ids(const std::vector<std::filesystem::path>& inputs,
   }
   if (options.mask_prompt) throw Error(ErrorKind::kUsage, "--mask-prompt needs text, not ids");
   if (options.with_labels && options.documents.format == InputFormat::kBin)
-    throw Error(ErrorKind::kUsage, "--labels needs lines or tables with labels: --format bin has none");
+    throw Error(ErrorKind::kUsage,
+                "--labels needs lines or tables with labels: --format bin has none");
   EncodeOptions own = options;
   own.documents.holds_ids = true;
   own.documents.needs_labels = own.with_labels;

@@ -1,6 +1,7 @@
 #include "xffl/tokenize/documents.h"
 
 #include <algorithm>
+#include <array>
 #include <system_error>
 #include <utility>
 
@@ -19,6 +20,12 @@ constexpr const char* kDataSetState = "state.json";
 constexpr uint64_t kMaxStateBytes = uint64_t{16} << 20;
 constexpr std::string_view kText = "{text}";
 constexpr std::string_view kPrompt = "{prompt}";
+
+constexpr std::array<std::pair<std::string_view, IdType>, 4> kIdTypes{
+    {{"uint16", IdType::kUint16},
+     {"int16", IdType::kInt16},
+     {"int32", IdType::kInt32},
+     {"uint32", IdType::kUint32}}};
 
 struct Format {
   InputFormat format;
@@ -57,8 +64,12 @@ const Format& entry_of(InputFormat format) {
 }
 
 const Format& format_of(const fs::path& path, const DocumentOptions& options) {
-  if (options.format != InputFormat::kAuto) return entry_of(options.format);
-  if (options.holds_ids && !has_table_name(path)) return entry_of(InputFormat::kIds);
+  const bool is_table_of_ids = options.holds_ids && has_table_name(path);
+  if (options.format == InputFormat::kAuto && options.holds_ids && !is_table_of_ids)
+    return entry_of(InputFormat::kIds);
+  if (options.format != InputFormat::kAuto &&
+      !(options.format == InputFormat::kIds && is_table_of_ids))
+    return entry_of(options.format);
   const std::string extension = path.extension();
   for (const Format& each : formats())
     if (std::ranges::find(each.extensions, extension) != each.extensions.end()) return each;
@@ -87,15 +98,17 @@ std::vector<fs::path> files_of_data_set(const fs::path& folder) {
                     (splits ? " holds a data set of several splits: name one, as " +
                                   (folder / "train").string()
                             : " is a folder without " + std::string(kDataSetState) +
-                                  ": expected files, or a folder of datasets' save_to_disk"));
+                                  ": expected files (its *.parquet, for example), or a folder that "
+                                  "save_to_disk of datasets wrote"));
   }
   const Json json = parse_json(read_file(state, kMaxStateBytes), state.string());
   JsonObject object(json, state.string());
   const Json& list = object.at("_data_files");
   if (!list.is_array() || list.empty()) object.fail("_data_files", "should be a list of files");
   if (object.has("_indices_data_files") && !object.at("_indices_data_files").empty())
-    object.fail("_indices_data_files",
-                "selects rows, which xffl does not read: save the data set with datasets 2 or newer");
+    object.fail(
+        "_indices_data_files",
+        "selects rows, which xffl does not read: save the data set with datasets 2 or newer");
   std::vector<fs::path> names;
   for (const Json& each : list) {
     const fs::path name = JsonObject(each, state.string() + ": _data_files").string("filename");
@@ -146,6 +159,18 @@ InputFormat format_named(std::string_view name) {
   for (const Format& each : formats())
     if (each.name == name) return each.format;
   throw Error(ErrorKind::kUsage, "unknown format '" + log::printable(name, 40) + "'");
+}
+
+std::vector<std::string> id_type_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, type] : kIdTypes) names.emplace_back(name);
+  return names;
+}
+
+IdType id_type_named(std::string_view name) {
+  for (const auto& [each, type] : kIdTypes)
+    if (each == name) return type;
+  throw Error(ErrorKind::kUsage, "unknown type of ids '" + log::printable(name, 40) + "'");
 }
 
 DocumentReader::DocumentReader(std::vector<fs::path> inputs, DocumentOptions options)

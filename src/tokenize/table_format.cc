@@ -25,9 +25,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kBatchRows = 1024;
+constexpr int64_t kBatchRows = 1024, kBatchBytes = int64_t{16} << 20;
+constexpr int64_t kMaxGroupBytes = int64_t{1} << 40;  // a damaged size must not overflow a sum
 constexpr int kLabelWithoutLoss = -100;
 constexpr int kIpcRecursion = 16;
+constexpr std::string_view kIpcFileMagic = "ARROW1";
+constexpr std::string_view kEndOfStream("\xff\xff\xff\xff\0\0\0\0", 8);
 
 [[noreturn]] void fail_in(const fs::path& path, const std::string& problem) {
   throw Error(ErrorKind::kCorrupt, path.string() + ": " + problem);
@@ -74,20 +77,30 @@ class ParquetBatches final : public Batches {
   explicit ParquetBatches(const fs::path& path) {
     parquet::ReaderProperties properties;
     properties.enable_buffered_stream();  // a row group need not fit into memory
+    properties.set_page_checksum_verification(true);
     parquet::ArrowReaderProperties arrow_properties(/*use_threads=*/false);
     arrow_properties.set_batch_size(kBatchRows);
     arrow_properties.set_pre_buffer(false);
     parquet::arrow::FileReaderBuilder builder;
-    reader_ = guarded(path, "not a readable Parquet file",
-                      [&]() -> arrow::Result<std::unique_ptr<parquet::arrow::FileReader>> {
-                        ARROW_RETURN_NOT_OK(
-                            builder.OpenFile(path.string(), /*memory_map=*/false, properties));
-                        return builder.properties(arrow_properties)->Build();
-                      });
+    reader_ = guarded(
+        path, "not a readable Parquet file",
+        [&]() -> arrow::Result<std::unique_ptr<parquet::arrow::FileReader>> {
+          ARROW_RETURN_NOT_OK(builder.OpenFile(path.string(), /*memory_map=*/false, properties));
+          return builder.properties(arrow_properties)->Build();
+        });
     guarded(path, "not a readable Parquet file", [&]() -> arrow::Result<bool> {
       ARROW_RETURN_NOT_OK(reader_->GetSchema(&schema_));
       return true;
     });
+    // A batch of long documents has few rows.
+    const auto metadata = reader_->parquet_reader()->metadata();
+    int64_t num_rows = 0, num_bytes = 0;
+    for (int i = 0; i < metadata->num_row_groups(); ++i) {
+      num_rows += std::clamp<int64_t>(metadata->RowGroup(i)->num_rows(), 0, INT32_MAX);
+      num_bytes += std::clamp<int64_t>(metadata->RowGroup(i)->total_byte_size(), 0, kMaxGroupBytes);
+    }
+    const int64_t row_bytes = std::max<int64_t>(1, num_bytes / std::max<int64_t>(1, num_rows));
+    reader_->set_batch_size(std::clamp<int64_t>(kBatchBytes / row_bytes, 1, kBatchRows));
   }
 
   const arrow::Schema& schema() const override { return *schema_; }
@@ -155,10 +168,18 @@ class IpcBatches final : public Batches {
       options.use_threads = false;
       options.max_recursion_depth = kIpcRecursion;
       options.included_fields = fields_;
-      ARROW_ASSIGN_OR_RAISE(const auto begin, input_->ReadAt(0, 6));
-      if (begin->ToString() == "ARROW1") {
+      ARROW_ASSIGN_OR_RAISE(const int64_t size, input_->GetSize());
+      ARROW_ASSIGN_OR_RAISE(const auto begin, input_->ReadAt(0, kIpcFileMagic.size()));
+      ARROW_ASSIGN_OR_RAISE(const auto end, input_->ReadAt(std::max<int64_t>(0, size - 8), 8));
+      ARROW_RETURN_NOT_OK(input_->Seek(0));
+      if (std::string_view(*begin) == kIpcFileMagic) {
         ARROW_ASSIGN_OR_RAISE(file_, arrow::ipc::RecordBatchFileReader::Open(input_, options));
       } else {
+        // libarrow takes a stream that was cut between two batches for a whole one.
+        if (std::string_view(*end) != kEndOfStream)
+          return arrow::Status::Invalid(
+              "no mark of an Arrow file at its begin, and none of the end "
+              "of a stream at its end: is it cut off?");
         ARROW_ASSIGN_OR_RAISE(stream_, arrow::ipc::RecordBatchStreamReader::Open(input_, options));
       }
       return true;
@@ -194,12 +215,18 @@ bool has_lists(arrow::Type::type type) {
 
 Slice list_at(const arrow::Array& array, int64_t row) {
   switch (array.type_id()) {
-    case arrow::Type::LIST: return slice_of<arrow::ListArray>(array, row);
-    case arrow::Type::LARGE_LIST: return slice_of<arrow::LargeListArray>(array, row);
-    case arrow::Type::FIXED_SIZE_LIST: return slice_of<arrow::FixedSizeListArray>(array, row);
-    case arrow::Type::LIST_VIEW: return slice_of<arrow::ListViewArray>(array, row);
-    case arrow::Type::LARGE_LIST_VIEW: return slice_of<arrow::LargeListViewArray>(array, row);
-    default: throw Error(ErrorKind::kInternal, "a column that is no list");
+    case arrow::Type::LIST:
+      return slice_of<arrow::ListArray>(array, row);
+    case arrow::Type::LARGE_LIST:
+      return slice_of<arrow::LargeListArray>(array, row);
+    case arrow::Type::FIXED_SIZE_LIST:
+      return slice_of<arrow::FixedSizeListArray>(array, row);
+    case arrow::Type::LIST_VIEW:
+      return slice_of<arrow::ListViewArray>(array, row);
+    case arrow::Type::LARGE_LIST_VIEW:
+      return slice_of<arrow::LargeListViewArray>(array, row);
+    default:
+      throw Error(ErrorKind::kInternal, "a column that is no list");
   }
 }
 
@@ -212,32 +239,58 @@ int64_t number_at(const arrow::Array& array, int64_t at) {
     return static_cast<int64_t>(values.Value(at));
   };
   switch (array.type_id()) {
-    case arrow::Type::INT8: return value(static_cast<const arrow::Int8Array&>(array));
-    case arrow::Type::INT16: return value(static_cast<const arrow::Int16Array&>(array));
-    case arrow::Type::INT32: return value(static_cast<const arrow::Int32Array&>(array));
-    case arrow::Type::INT64: return value(static_cast<const arrow::Int64Array&>(array));
-    case arrow::Type::UINT8: return value(static_cast<const arrow::UInt8Array&>(array));
-    case arrow::Type::UINT16: return value(static_cast<const arrow::UInt16Array&>(array));
-    case arrow::Type::UINT32: return value(static_cast<const arrow::UInt32Array&>(array));
-    case arrow::Type::UINT64: return value(static_cast<const arrow::UInt64Array&>(array));
-    case arrow::Type::BOOL: return value(static_cast<const arrow::BooleanArray&>(array));
-    default: throw Error(ErrorKind::kInternal, "a column that has no whole numbers");
+    case arrow::Type::INT8:
+      return value(static_cast<const arrow::Int8Array&>(array));
+    case arrow::Type::INT16:
+      return value(static_cast<const arrow::Int16Array&>(array));
+    case arrow::Type::INT32:
+      return value(static_cast<const arrow::Int32Array&>(array));
+    case arrow::Type::INT64:
+      return value(static_cast<const arrow::Int64Array&>(array));
+    case arrow::Type::UINT8:
+      return value(static_cast<const arrow::UInt8Array&>(array));
+    case arrow::Type::UINT16:
+      return value(static_cast<const arrow::UInt16Array&>(array));
+    case arrow::Type::UINT32:
+      return value(static_cast<const arrow::UInt32Array&>(array));
+    case arrow::Type::UINT64:
+      return value(static_cast<const arrow::UInt64Array&>(array));
+    case arrow::Type::BOOL:
+      return value(static_cast<const arrow::BooleanArray&>(array));
+    default:
+      throw Error(ErrorKind::kInternal, "a column that has no whole numbers");
   }
 }
 
-bool is_text(arrow::Type::type type) {
-  return type == arrow::Type::STRING || type == arrow::Type::LARGE_STRING ||
-         type == arrow::Type::STRING_VIEW;
+bool is_text(const arrow::DataType& type) {
+  if (type.id() == arrow::Type::DICTIONARY)
+    return is_text(*static_cast<const arrow::DictionaryType&>(type).value_type());
+  return type.id() == arrow::Type::STRING || type.id() == arrow::Type::LARGE_STRING ||
+         type.id() == arrow::Type::STRING_VIEW;
+}
+
+// Also of a dictionary's element that is null.
+bool is_null(const arrow::Array& array, int64_t at) {
+  if (array.IsNull(at)) return true;
+  if (array.type_id() != arrow::Type::DICTIONARY) return false;
+  const auto& words = static_cast<const arrow::DictionaryArray&>(array);
+  return words.dictionary()->IsNull(words.GetValueIndex(at));
 }
 
 std::string_view text_at(const arrow::Array& array, int64_t at) {
   switch (array.type_id()) {
-    case arrow::Type::STRING: return static_cast<const arrow::StringArray&>(array).GetView(at);
+    case arrow::Type::STRING:
+      return static_cast<const arrow::StringArray&>(array).GetView(at);
     case arrow::Type::LARGE_STRING:
       return static_cast<const arrow::LargeStringArray&>(array).GetView(at);
     case arrow::Type::STRING_VIEW:
       return static_cast<const arrow::StringViewArray&>(array).GetView(at);
-    default: throw Error(ErrorKind::kInternal, "a column that is no text");
+    case arrow::Type::DICTIONARY: {
+      const auto& words = static_cast<const arrow::DictionaryArray&>(array);
+      return text_at(*words.dictionary(), words.GetValueIndex(at));
+    }
+    default:
+      throw Error(ErrorKind::kInternal, "a column that is no text");
   }
 }
 
@@ -245,16 +298,23 @@ const arrow::DataType& element_type(const arrow::DataType& list) {
   return *static_cast<const arrow::BaseListType&>(list).value_type();
 }
 
+// Rows without a byte in the file could be endless.
+bool is_list(const arrow::DataType& type) {
+  return has_lists(type.id()) &&
+         (type.id() != arrow::Type::FIXED_SIZE_LIST ||
+          static_cast<const arrow::FixedSizeListType&>(type).list_size() > 0);
+}
+
 bool is_list_of_numbers(const arrow::DataType& type) {
-  return has_lists(type.id()) && is_whole_number(element_type(type).id());
+  return is_list(type) && is_whole_number(element_type(type).id());
 }
 
 bool is_list_of_messages(const arrow::DataType& type) {
-  if (!has_lists(type.id()) || element_type(type).id() != arrow::Type::STRUCT) return false;
+  if (!is_list(type) || element_type(type).id() != arrow::Type::STRUCT) return false;
   const auto& message = static_cast<const arrow::StructType&>(element_type(type));
   return std::ranges::all_of(std::array{"role", "content"}, [&](const char* name) {
     const auto field = message.GetFieldByName(name);
-    return field != nullptr && is_text(field->type()->id());
+    return field != nullptr && is_text(*field->type());
   });
 }
 
@@ -272,7 +332,7 @@ class TableFormat final : public FormatReader {
   bool next(Document& document) override {
     document.unit = "row";
     while (next_row(document)) {
-      if (options_.holds_ids ? read_ids(document)
+      if (options_.holds_ids                      ? read_ids(document)
           : options_.format == InputFormat::kChat ? read_messages(document)
                                                   : read_text(document))
         return true;
@@ -288,10 +348,9 @@ class TableFormat final : public FormatReader {
  private:
   using Check = bool (*)(const arrow::DataType&);
 
-  static bool is_text_column(const arrow::DataType& type) { return is_text(type.id()); }
-
   // The place of a column among the selected columns; -1: the file has no such column.
-  int add_column(const std::string& name, Check check, const char* expected, bool required) {
+  int add_column(const std::string& name, Check check, const char* expected, const char* remedy,
+                 bool required = true) {
     const std::vector<int> found = batches_->schema().GetAllFieldIndices(name);
     if (found.empty() && !required) return -1;
     if (found.size() != 1) {
@@ -301,34 +360,41 @@ class TableFormat final : public FormatReader {
         names += (names.empty() ? "" : ", ") + log::printable(each, 40);
       }
       fail_in(path_, std::string(found.empty() ? "no column" : "more than one column") + " \"" +
-                         log::printable(name, 60) + "\"; the file has: " + names);
+                         log::printable(name, 60) + "\"; the file has: " + names + " (" + remedy +
+                         ")");
     }
     const arrow::DataType& type = *batches_->schema().field(found[0])->type();
     if (!check(type))
       fail_in(path_, "column \"" + log::printable(name, 60) + "\" should be " + expected +
-                         ", found " + log::printable(type.ToString(), 100));
+                         ", found " + log::printable(type.ToString(), 100) + " (" + remedy + ")");
     fields_.push_back(found[0]);
     names_.push_back(name);
     return static_cast<int>(fields_.size()) - 1;
   }
 
   void select_columns() {
-    const char* const ids = "a list of whole numbers";
     if (options_.holds_ids) {
-      main_ = add_column("input_ids", is_list_of_numbers, ids, true);
-      labels_ = add_column("labels", is_list_of_numbers, ids, options_.needs_labels);
-      mask_ = add_column("attention_mask", is_list_of_numbers, ids, false);
+      const auto add = [this](const char* name, bool required) {
+        return add_column(name, is_list_of_numbers, "a list of whole numbers",
+                          "for text name the tokenizer with --tokenizer", required);
+      };
+      main_ = add("input_ids", true);
+      labels_ = add("labels", options_.needs_labels);
+      mask_ = add("attention_mask", false);
     } else if (options_.format == InputFormat::kChat) {
       main_ = add_column(options_.messages_field, is_list_of_messages,
-                         "a list of structs with the texts role and content", true);
+                         "a list of structs with the texts role and content",
+                         "select a column with --messages-field");
     } else {
-      main_ = add_column(options_.text_field, is_text_column, "text", true);
+      main_ = add_column(options_.text_field, is_text, "text", "select a column with --text-field");
       if (!options_.prompt_field.empty())
-        prompt_ = add_column(options_.prompt_field, is_text_column, "text", true);
+        prompt_ = add_column(options_.prompt_field, is_text, "text",
+                             "select a column with --prompt-field");
     }
     // A reader returns columns in the order of the file.
     std::vector<int> order = fields_;
     std::ranges::sort(order);
+    order.erase(std::ranges::unique(order).begin(), order.end());
     batches_->select(order);
   }
 
@@ -336,16 +402,13 @@ class TableFormat final : public FormatReader {
     while (!batch_ || row_in_batch_ + 1 >= batch_->num_rows()) {
       if (ended_) return false;
       const std::string action = "damaged at row " + std::to_string(next_row_) + " or later";
-      batch_ = guarded(path_, action, [&]() -> arrow::Result<Batch> {
-        ARROW_ASSIGN_OR_RAISE(Batch batch, batches_->next());
-        if (batch) ARROW_RETURN_NOT_OK(batch->ValidateFull());
-        return batch;
-      });
+      batch_ = guarded(path_, action, [&] { return batches_->next(); });
       row_in_batch_ = -1;
       if (!batch_) {
         ended_ = true;
         return false;
       }
+      validate();
       columns_.clear();
       for (const std::string& name : names_) {
         columns_.push_back(batch_->GetColumnByName(name));
@@ -355,6 +418,19 @@ class TableFormat final : public FormatReader {
     ++row_in_batch_;
     document.line = next_row_++;
     return true;
+  }
+
+  // Throws with the first row whose slice is damaged.
+  void validate() const {
+    if (batch_->ValidateFull().ok()) return;
+    for (int64_t row = 0; row < batch_->num_rows(); ++row) {
+      const arrow::Status status = batch_->Slice(row, 1)->ValidateFull();
+      if (!status.ok())
+        fail_in(path_, "damaged at row " + std::to_string(next_row_ + static_cast<uint64_t>(row)) +
+                           " or later: " + text_of(status));
+    }
+    fail_in(path_, "damaged at row " + std::to_string(next_row_) +
+                       " or later: " + text_of(batch_->ValidateFull()));
   }
 
   const arrow::Array& column(int index) const { return *columns_[static_cast<size_t>(index)]; }
@@ -375,8 +451,8 @@ class TableFormat final : public FormatReader {
     result.reserve(static_cast<size_t>(slice.size));
     for (int64_t i = 0; i < slice.size; ++i) {
       if (slice.values->IsNull(slice.begin + i))
-        fail_at(document, names_[static_cast<size_t>(index)] + ": element " + std::to_string(i) +
-                              " is null");
+        fail_at(document,
+                names_[static_cast<size_t>(index)] + ": element " + std::to_string(i) + " is null");
       result.push_back(number_at(*slice.values, slice.begin + i));
     }
     return result;
@@ -419,14 +495,13 @@ class TableFormat final : public FormatReader {
   }
 
   std::string text(const Document& document, int index) const {
-    if (column(index).IsNull(row_in_batch_)) return {};
+    if (is_null(column(index), row_in_batch_)) return {};
     return checked(document, text_at(column(index), row_in_batch_));
   }
 
   std::string checked(const Document& document, std::string_view text) const {
     if (text.size() > kMaxDocumentBytes)
-      fail_at(document,
-              "a text has more than " + std::to_string(kMaxDocumentBytes >> 20) + " MiB");
+      fail_at(document, "a text has more than " + std::to_string(kMaxDocumentBytes >> 20) + " MiB");
     return std::string(text);
   }
 
@@ -442,11 +517,19 @@ class TableFormat final : public FormatReader {
     const auto& structs = static_cast<const arrow::StructArray&>(*slice.values);
     const auto roles = structs.GetFieldByName("role"), contents = structs.GetFieldByName("content");
     for (int64_t at = slice.begin; at < slice.begin + slice.size; ++at) {
-      if (structs.IsNull(at) || roles->IsNull(at) || contents->IsNull(at))
-        fail_at(document, "message " + std::to_string(at - slice.begin) +
-                              " has no role or no content (null)");
-      document.messages.push_back({std::string(text_at(*roles, at)),
-                                   checked(document, text_at(*contents, at))});
+      const std::string message = "message " + std::to_string(at - slice.begin);
+      if (structs.IsNull(at) || is_null(*roles, at) || is_null(*contents, at))
+        fail_at(document, message + " has no role or no content (null)");
+      // As in JSONL: the model's own template would show a field such as tool_calls.
+      for (int field = 0; field < structs.num_fields(); ++field) {
+        const std::string& name = structs.type()->field(field)->name();
+        if (name != "role" && name != "content" && !is_null(*structs.field(field), at))
+          fail_at(document, message + ": the field " + log::printable(name, 40) +
+                                " is in no chat template of xffl: remove it, or apply the template "
+                                "with transformers and give xffl input_ids and labels");
+      }
+      document.messages.push_back(
+          {std::string(text_at(*roles, at)), checked(document, text_at(*contents, at))});
     }
     return !document.messages.empty();
   }

@@ -142,8 +142,44 @@ TEST_F(Documents, NamesFileLineAndColumnOfInvalidUtf8) {
 TEST_F(Documents, ChecksThatInputsAreRegularFiles) {
   expect_error(ErrorKind::kUsage, "--input", {});
   expect_error(ErrorKind::kNotFound, "absent.txt", {dir_ / "absent.txt"});
-  expect_error(ErrorKind::kUsage, "not a regular file", {dir_.path()});
+  expect_error(ErrorKind::kUsage, "not a regular file", {"/dev/null"});
+  expect_error(ErrorKind::kUsage, "is a folder without state.json", {dir_.path()});
   EXPECT_THAT(texts({write("empty.txt", "")}), IsEmpty());
+}
+
+TEST_F(Documents, AFolderOfSaveToDiskStandsForItsFilesInOrder) {
+  write(
+      "state.json",
+      R"({"_data_files": [{"filename": "z.arrow"}, {"filename": "a.arrow"}], "_format_type": null})");
+  const fs::path text = write("a.txt", "uno");
+  EXPECT_THAT(data_files({text, dir_.path()}),
+              ElementsAre(text, dir_ / "z.arrow", dir_ / "a.arrow"));
+  expect_error(ErrorKind::kNotFound, "z.arrow", {dir_.path()});
+  for (const char* name : {"../a.txt", "/etc/passwd", "..", "", "a/"}) {
+    write("state.json", std::string(R"({"_data_files": [{"filename": ")") + name + R"("}]})");
+    expect_error(ErrorKind::kCorrupt, "expected the name of a file in the folder", {dir_.path()});
+  }
+  write("dataset_dict.json", R"({"splits": ["train"]})");
+  fs::remove(dir_ / "state.json");
+  expect_error(ErrorKind::kUsage, "name one, as " + (dir_ / "train").string(), {dir_.path()});
+}
+
+// tests/tokenize/same_tables.py reads whole tables.
+TEST_F(Documents, ATableIsRefusedWithTheReasonOfTheBuild) {
+  const auto refused = [](const fs::path& file, const std::string& part, InputFormat format) {
+    if (reads_tables())
+      expect_error(ErrorKind::kCorrupt, file.string() + ": " + part, {file}, {.format = format});
+    else
+      expect_error(ErrorKind::kUnsupported,
+                   file.string() + ": this xffl-tokenize was built without libarrow", {file},
+                   {.format = format});
+  };
+  const fs::path parquet = write("a.parquet", "no table"), arrow = write("a.arrow", "no table");
+  refused(parquet, "not a readable Parquet file", InputFormat::kAuto);
+  refused(arrow, "not a readable Arrow file", InputFormat::kAuto);
+  refused(parquet, "not a readable Parquet file", InputFormat::kChat);
+  refused(write("b", ""), "not a readable Parquet file", InputFormat::kParquet);
+  refused(write("b", ""), "not a readable Arrow file", InputFormat::kArrow);
 }
 
 TEST(Utf8, FindsTheFirstInvalidByte) {

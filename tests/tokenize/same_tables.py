@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Checks the readers of Parquet and Arrow against pyarrow and datasets: same_tables.py XFFL_TOKENIZE TOKENIZER_FOLDER
+"""Checks the readers of Parquet and Arrow against pyarrow and datasets: same_tables.py XFFL_TOKENIZE TOKENIZER_FOLDER [DAMAGED]
 
 Seeded random tables of ids, labels, masks, texts and conversations: chunked, sliced, lists of every kind, all widths of integers, null and
 empty rows, several row groups, compressed, Arrow files and streams, and folders of datasets' save_to_disk with several shards. The
 sequences equal the rows that pyarrow gives; texts and conversations give the bytes of the same rows in JSONL. Damaged files are
-refused with their place and leave no output. Exit code 77: pyarrow is not installed, or xffl-tokenize was built without libarrow.
+refused with their place and leave no output. Exit code 77: pyarrow or datasets is not installed, or xffl-tokenize was built without
+libarrow.
 """
 
 import json
@@ -15,16 +16,13 @@ import sys
 import tempfile
 
 try:
+    import datasets
     import pyarrow as pa
     import pyarrow.parquet as pq
-except ImportError as error:
-    print(f"SKIPPED: {error}")
+except ModuleNotFoundError as error:
+    print(f"SKIPPED: {error}; scripts/bootstrap.sh test installs it")
     sys.exit(77)
-try:
-    import datasets
-    datasets.disable_progress_bars()
-except ImportError as error:
-    datasets = None
+datasets.disable_progress_bars()
 
 from hf_same_ids import read_shard, read_targets
 from mixed_text import mixed_text
@@ -114,7 +112,8 @@ def check_ids(run, rng, folder, turn):
     columns = {"note": pa.array([None if rng.random() < 0.3 else "x" * rng.randint(0, 9) for _ in ids]), "input_ids": pa.array(ids, kind(width)),
                "token_type_ids": pa.array(masks, pa.list_(pa.int8()))}
     if turn % 2:
-        columns["attention_mask"] = pa.array(masks, rng.choice(LISTS)(rng.choice([pa.int8(), pa.int64(), pa.bool_()])))
+        mask_kind = rng.choice(LISTS)
+        columns["attention_mask"] = pa.array(masks, mask_kind(pa.int8())).cast(mask_kind(rng.choice([pa.int8(), pa.int64(), pa.bool_()])))
     plain = dict(columns)
     columns["labels"] = pa.array(labels, rng.choice(LISTS)(rng.choice([pa.int32(), pa.int64()])))
     expected = [(row_ids, [int(label != -100) for label in row_labels]) for row_ids, row_labels in rows]
@@ -142,25 +141,37 @@ def check_texts(run, rng, folder, tokenizer):
     chats = [[{"role": "user", "content": text or "x"}, {"role": "assistant", "content": "sì " + str(i)}] for i, text in enumerate(texts)]
     message = pa.struct([("content", pa.large_string()), ("role", pa.string()), ("weight", pa.float32())])
     lines = folder / "rows.jsonl"
-    lines.write_text("".join(json.dumps({"body": text or "", "messages": chat}) + "\n" for text, chat in zip(texts, chats)), encoding="utf-8")
+    prompts = [rng.choice(["", "Che ore sono? ", "  Kolik je hodin?\n"]) for _ in texts]
+    lines.write_text("".join(json.dumps({"body": text or "", "question": prompt, "messages": chat}) + "\n"
+                             for text, prompt, chat in zip(texts, prompts, chats)), encoding="utf-8")
     text_flags = ["--tokenizer", tokenizer, "--text-field", "body", "--validation-output", folder / "val.tokens"]
     chat_flags = ["--tokenizer", tokenizer, "--format", "chat", "--chat-template", "mistral"]
+    twice_flags = ["--tokenizer", tokenizer, "--text-field", "body", "--prompt-field", "body"]
+    prompt_flags = ["--tokenizer", tokenizer, "--text-field", "body", "--prompt-field", "question", "--mask-prompt", "--documents", 250]
     val = folder / "val.tokens"
-    expected = run.must(*text_flags, "--input", lines), val.read_bytes(), run.must(*chat_flags, "--input", lines)
-    count = 0
-    for kind in (pa.string(), pa.large_string()):
-        table = chunked(rng, {"body": pa.array(texts, kind), "messages": pa.array(chats, rng.choice(LISTS)(message))})
+
+    def shards(path):
+        return [run.must(*text_flags, "--input", path), val.read_bytes(), run.must(*chat_flags, "--input", path),
+                run.must(*prompt_flags, "--input", path), run.must(*twice_flags, "--input", path)]
+
+    expected, count = shards(lines), 0
+    assert len(set(expected)) == 5
+    for kind in (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())):
+        table = chunked(rng, {"question": pa.array([prompt or None for prompt in prompts], pa.dictionary(pa.int8(), pa.string())),
+                              "messages": pa.array(chats, rng.choice(LISTS)(message)), "body": pa.array(texts, kind)}).unify_dictionaries()
         for what, path in write(rng, table, folder, "texts"):
-            found = run.must(*text_flags, "--input", path), val.read_bytes(), run.must(*chat_flags, "--input", path)
-            assert found == expected, (what, kind)
-            count += len(texts)
+            assert shards(path) == expected, (what, kind)
+            count += 5 * len(texts)
+    many = folder / "many.parquet"
+    pq.write_table(table, many)
+    for command, source in (("lines", lines), ("table", many)):
+        subprocess.run([run.program, "train", "--input", source, "--text-field", "body", "--output", folder / command, "--vocab-size", "4000"],
+                       check=True, stdout=subprocess.DEVNULL)
+    assert (folder / "lines/tokenizer.model").read_bytes() == (folder / "table/tokenizer.model").read_bytes()
     return count
 
 
 def check_datasets(run, rng, folder):
-    if datasets is None:
-        print("SKIPPED: folders of save_to_disk: no datasets")
-        return 0
     rows = random_rows(rng, 500)
     data = datasets.Dataset.from_dict({"input_ids": [ids for ids, _ in rows], "labels": [labels for _, labels in rows],
                                        "attention_mask": [[1] * len(ids) for ids, _ in rows]})
@@ -177,6 +188,17 @@ def check_datasets(run, rng, folder):
     datasets.DatasetDict({"train": data}).save_to_disk(folder / "splits")
     refused(run, 2, "name one", "--vocab-size", VOCAB, "--input", folder / "splits")
     run.must("--vocab-size", VOCAB, "--input", folder / "splits/train")
+    data.to_parquet(folder / "data.parquet")
+    assert run.must("--vocab-size", VOCAB, "--input", folder / "data.parquet") == run.must("--vocab-size", VOCAB, "--input", folder / "one")
+    refused(run, 2, "is a folder without state.json", "--vocab-size", VOCAB, "--input", folder)
+    state = folder / "one/state.json"
+    good = state.read_text()
+    for text, part in (("{", "state.json"), ("{}", "_data_files"), ('{"_data_files": []}', "should be a list of files"),
+                       ('{"_data_files": [{"filename": "../../etc/passwd"}]}', "expected the name of a file in the folder"),
+                       ('{"_data_files": [{"filename": "absent.arrow"}]}', "absent.arrow does not exist"),
+                       (good.replace("{", '{"_indices_data_files": [{"filename": "i.arrow"}], ', 1), "selects rows")):
+        state.write_text(text)
+        refused(run, None, part, "--vocab-size", VOCAB, "--input", folder / "one")
     return count
 
 
@@ -186,9 +208,9 @@ def refused(run, code, part, *arguments):
     assert (result[0] == code or code is None) and part in result[1], (part, result)
 
 
-def check_refusals(run, rng, folder):
-    def table(columns, name="bad.parquet"):
-        pq.write_table(pa.table(columns), folder / name)
+def check_refusals(run, folder, tokenizer):
+    def table(columns, name="bad.parquet", **more):
+        pq.write_table(pa.table(columns, **more), folder / name)
         return ["--vocab-size", 100, "--input", folder / name]
 
     ids = pa.array([[1, 2]] * 3)
@@ -206,41 +228,66 @@ def check_refusals(run, rng, folder):
     refused(run, data, "labels are present, unlike in the first document",
             *table({"input_ids": ids}, "a.parquet"), *table({"input_ids": ids, "labels": ids})[2:])
     refused(run, data, 'no column "labels"', *table({"input_ids": ids}), "--labels")
+    refused(run, data, "fixed_size_list", *table({"input_ids": pa.array([[]] * 3, pa.list_(pa.int32(), 0))}))
+    refused(run, data, "more than one column", *table([pa.array([[1]]), pa.array([[2]])], names=["input_ids", "input_ids"]))
+    texts = ["--tokenizer", tokenizer]
+    latin = pa.array([b"a", b"b", b"citt\xe0", b"c"]).view(pa.string())
+    refused(run, data, "bad.parquet: damaged at row 2 or later: Invalid: ", *texts, *table({"text": latin})[2:])
+    refused(run, data, 'no column "text"; the file has: body', *texts, *table({"body": ["a"]})[2:])
+    refused(run, data, 'column "text" should be text, found int64', *texts, *table({"text": [1]})[2:])
+    refused(run, data, "bad.parquet: row 1: a text has more than 64 MiB", *texts, *table({"text": ["a", "b" * (65 << 20)]})[2:])
+    chats = [*texts, "--format", "chat", "--chat-template", "mistral"]
+    user, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+    refused(run, data, 'column "messages" should be a list of structs with the texts role and content, found list<',
+            *chats, *table({"messages": [[{"role": "user", "text": "a"}]]})[2:])
+    refused(run, data, "bad.parquet: row 1: message 1 has no role or no content (null)",
+            *chats, *table({"messages": [[user, answer], [user, {"role": "assistant"}]]})[2:])
+    refused(run, data, "bad.parquet: row 0: message 1: the field tool_calls is in no chat template of xffl",
+            *chats, *table({"messages": [[user, {**answer, "tool_calls": ["f()"]}], [user, answer]]})[2:])
+    refused(run, None, "bad.parquet: row 1: message 0", *chats, *table({"messages": [[user, answer], [{**user, "role": "x"}]]})[2:])
+    refused(run, 2, "--vocab-size needs ids", *texts, *table({"text": ["a"]}))
     (folder / "empty.arrow").write_bytes(b"")
     refused(run, data, "empty.arrow: not a readable Arrow file", "--vocab-size", 100, "--input", folder / "empty.arrow")
     (folder / "text.parquet").write_text("not a table\n" * 100)
     refused(run, data, "text.parquet: not a readable Parquet file", "--vocab-size", 100, "--input", folder / "text.parquet")
 
 
-def check_damage(run, rng, folder, tokenizer):
-    """Cut files are refused, and files with flipped bytes never crash the program."""
-    rows = [ids for ids, _ in random_rows(rng, 300)]
-    tables = write(rng, pa.table({"input_ids": rows, "text": [mixed_text(50, i) or "x" for i in range(300)]}), folder, "damaged")
-    codes = {}
-    for what, path in tables:
-        good = path.read_bytes()
-        for turn in range(40):
+def check_damage(run, rng, folder, tokenizer, num_turns):
+    """Cut files are refused, and files with flipped bytes never crash the program, hang it or leave an output."""
+    rows = random_rows(rng, 300)
+    chats = [[{"role": "user", "content": f"Kolik je {i}?"}, {"role": "assistant", "content": "sì " * (i % 7 + 1)}] for i in range(300)]
+    columns = {"input_ids": [ids for ids, _ in rows], "labels": [labels for _, labels in rows], "messages": chats,
+               "text": pa.array([mixed_text(50, i % 40) or "x" for i in range(300)]).dictionary_encode()}
+    flags = [["--vocab-size", VOCAB], ["--tokenizer", tokenizer],
+             ["--tokenizer", tokenizer, "--format", "chat", "--chat-template", "mistral"]]
+    for what, path in write(rng, chunked(rng, {name: pa.array(column) if isinstance(column, list) else column
+                                               for name, column in columns.items()}), folder, "damaged"):
+        good, codes = path.read_bytes(), {}
+        for turn in range(num_turns):
             bad = bytearray(good)
-            if turn < 10 and what != "arrow stream":
-                bad = bad[:rng.randrange(len(bad) - 1)]
+            is_cut = turn % 4 == 0
+            if is_cut:
+                bad = bad[:rng.randrange(len(bad))]
             else:
                 for _ in range(rng.choice([1, 3, 20])):
-                    bad[rng.randrange(len(bad))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
+                    # Half of the damage is where the metadata is.
+                    at = rng.randrange(len(bad)) if rng.random() < 0.5 else rng.choice([rng.randrange(600), -1 - rng.randrange(600)])
+                    bad[at] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
             path.write_bytes(bad)
-            flags = ["--vocab-size", VOCAB] if turn % 2 else ["--tokenizer", tokenizer]
-            result = run.encode(*flags, "--input", path)
+            result = run.encode(*flags[turn % 3], "--input", path)
             code = 0 if isinstance(result, bytes) else result[0]
             assert code >= 0, f"{what}: signal {-code} in turn {turn}"
             assert code in (0, CORRUPT, REJECTED) and (code != CORRUPT or path.name in result[1]), (what, turn, result)
-            assert code != 0 or turn >= 10 or what == "arrow stream", f"{what}: a cut file was accepted"
+            assert code != 0 or not is_cut, f"{what}: a cut file was accepted in turn {turn}"
             codes[code] = codes.get(code, 0) + 1
-    print(f"damaged files by exit code: {codes}")
+        assert codes[CORRUPT] >= num_turns // 4, codes
+        print(f"{what}: damaged files by exit code: {codes}")
 
 
 CORRUPT, REJECTED = 0, 0
 
 
-def main(program, tokenizer):
+def main(program, tokenizer, num_damaged="60"):
     global CORRUPT, REJECTED
     rng = random.Random(1)
     with tempfile.TemporaryDirectory() as name:
@@ -259,8 +306,8 @@ def main(program, tokenizer):
         print(f"lists of fixed size: {check_fixed_lists(run, rng, folder)} rows are equal")
         print(f"texts and conversations: {check_texts(run, rng, folder, tokenizer)} rows are equal")
         print(f"save_to_disk: {check_datasets(run, rng, folder)} rows are equal")
-        check_refusals(run, rng, folder)
-        check_damage(run, rng, folder, tokenizer)
+        check_refusals(run, folder, tokenizer)
+        check_damage(run, rng, folder, tokenizer, int(num_damaged))
     return 0
 
 

@@ -19,7 +19,7 @@ enum class InputFormat {
   kAuto,  // by name: *.jsonl and *.ndjson are JSONL, *.parquet, *.arrow; other files text
   kText,
   kJsonl,  // one JSON object per line, its text in `text_field`
-  kIds,    // one JSON array of token ids per line
+  kIds,    // one JSON array of token ids per line; of *.parquet and *.arrow, a row of ids
   kBin,    // raw little-endian ids of `id_type`, see DocumentOptions
   kChat,   // conversations in `messages_field` of JSONL, or of Parquet or Arrow by the file's name
   // Tables, by libarrow: the text in the column `text_field`, or, if they hold ids, the columns
@@ -36,14 +36,17 @@ bool holds_ids(InputFormat format);
 bool is_table(const std::filesystem::path& input, InputFormat format);
 /// True when this build has libarrow, which reads tables.
 bool reads_tables();
-/// The files of the inputs, in order: a folder that datasets' save_to_disk wrote stands for its data
-/// files. Throws kUsage for another folder, kCorrupt for a damaged one.
+/// The files of the inputs, in order: a folder that datasets' save_to_disk wrote stands for its
+/// data files. Throws kUsage for another folder, kCorrupt for a damaged one.
 std::vector<std::filesystem::path> data_files(const std::vector<std::filesystem::path>& inputs);
 /// Throws kUsage.
 InputFormat format_named(std::string_view name);
 
 /// The type of the ids in a file of raw ids.
 enum class IdType { kUint16, kInt16, kInt32, kUint32 };
+std::vector<std::string> id_type_names();
+/// Throws kUsage.
+IdType id_type_named(std::string_view name);
 
 /// The unit of a text file that makes a document.
 enum class DocumentUnit { kLine, kParagraph, kFile };  // kParagraph: lines up to a blank line
@@ -54,7 +57,8 @@ struct DocumentOptions {
   bool holds_ids = false;     // the inputs hold ids, not text; encode_ids() sets it
   DocumentUnit unit = DocumentUnit::kParagraph;
   std::string text_field = "text";
-  std::string prompt_field;  // JSONL and tables: the prompt that the text answers; empty: no prompts
+  std::string
+      prompt_field;  // JSONL and tables: the prompt that the text answers; empty: no prompts
   std::string messages_field = "messages";  // kChat
   IdType id_type = IdType::kUint16;         // kBin
   // kBin: a document ends after this id; none: every `row_ids` ids are a document. A file of rows
