@@ -327,10 +327,10 @@ bool is_ssh(const void* facility) {
 
 // The text that joins the names of the queue managers that have a property.
 std::string managers_with(bool submit::QueueManager::*property, bool value = true) {
-  std::string names;
+  std::vector<std::string_view> names;
   for (const submit::QueueManager* each : submit::queue_managers())
-    if (each->*property == value) names.append(names.empty() ? "" : " or ").append(each->name);
-  return names;
+    if (each->*property == value) names.push_back(each->name);
+  return job::alternatives(names);
 }
 
 // A change of the queue manager also sets the new queue manager's default settings.

@@ -112,11 +112,10 @@ class FacilityChecker {
   }
 
   static std::string remote_schedulers() {
-    std::string text = "scheduler: ";
-    const size_t label = text.size();
+    std::vector<std::string_view> names;
     for (const submit::QueueManager* each : submit::queue_managers())
-      if (!each->this_machine) text.append(text.size() == label ? "" : " or ").append(each->name);
-    return text;
+      if (!each->this_machine) names.push_back(each->name);
+    return "scheduler: " + job::alternatives(names);
   }
 
   void check_queue() {

@@ -187,12 +187,14 @@ std::vector<std::string_view> FieldTable::names() const {
   return all;
 }
 
-std::string Field::alternatives() const {
+std::string alternatives(std::span<const std::string_view> names) {
   std::string all;
-  for (const std::string_view choice : choices)
-    all += (all.empty() ? "" : choice == choices.back() ? " or " : ", ") + std::string(choice);
+  for (const std::string_view name : names)
+    all += (all.empty() ? "" : name == names.back() ? " or " : ", ") + std::string(name);
   return all;
 }
+
+std::string Field::alternatives() const { return job::alternatives(choices); }
 
 void read_fields(JsonObject& object, const FieldTable& table, void* out, int version) {
   for (const Field& field : table.json) {

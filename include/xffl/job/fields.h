@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -52,6 +53,9 @@ enum class FileKind { kBoth, kYaml, kJson };
 
 struct FieldTable;
 
+/// "a, b or c".
+std::string alternatives(std::span<const std::string_view> names);
+
 struct Field {
   std::string_view name{};
   std::string_view help{};
@@ -77,7 +81,8 @@ struct Field {
   bool operational = false;      // may change during a run: it does not affect the model
   bool nullable = false;         // JSON: null for an empty std::optional
   bool omit_empty = false;       // JSON: absent when it has its default
-  /// JSON: the first format version with the field. A job.json that has the field needs this version.
+  /// JSON: the first format version with the field. A job.json that has the field needs this
+  /// version.
   int since = 1;
 
   // The function field() sets the following members. `object` is the struct to which the field's
