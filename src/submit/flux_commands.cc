@@ -1,5 +1,6 @@
 #include "flux_commands.h"
 
+#include <algorithm>
 #include <array>
 
 #include "xffl/base/log.h"
@@ -79,8 +80,10 @@ JobStatus ended_flux_job(const FluxJob& job) {
     status.state = JobState::kEnded;
   if (job.result == "CANCELED") status.state = JobState::kCancelled;
   if (job.result == "TIMEOUT") status.cause = EndCause::kWalltime;
-  // "exec": the job shell could not start, or its node was lost. A script's exit code raises none.
-  if (job.result == "FAILED" && job.exception == "exec") status.cause = EndCause::kInfrastructure;
+  // The job's processes could not start, or a node was lost. A script's exit code raises none.
+  constexpr auto kNodes = std::to_array<std::string_view>({"exec", "node-failure", "prolog"});
+  if (job.result == "FAILED" && std::ranges::find(kNodes, job.exception) != kNodes.end())
+    status.cause = EndCause::kInfrastructure;
   return status;
 }
 
@@ -112,8 +115,7 @@ bool FluxCommands::is_id(std::string_view text) const {
 
 std::vector<std::string> FluxCommands::submit(const JobRequest& request) const {
   std::vector<std::string> batch{"sh", "-c", kFluxSubmit, "sh"};
-  for (const std::string& option : flux_options(settings_, request.name, request.folder))
-    batch.push_back("--" + option);
+  append(batch, flux_options(settings_, request.name, request.folder));
   std::vector<std::string> argv = clean_environment(kFluxVariables);
   append_submission(argv, request.script, std::move(batch));
   return argv;

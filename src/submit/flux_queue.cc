@@ -95,18 +95,18 @@ std::vector<std::string> flux_options(const FluxSettings& settings, const std::s
   std::vector<std::string> options;
   const auto add = [&](const std::string& flag, const std::string& key, const std::string& value) {
     check_directive_word("flux." + key, value);
-    options.push_back(flag + "=" + value);
+    options.push_back("--" + flag + "=" + value);
   };
   add("job-name", "job name", job_name);
   add("cwd", "work folder", folder.str());
-  options.push_back("output=" + folder.str() + "/" + std::string(kJobOutput));
+  options.push_back("--output=" + folder.str() + "/" + std::string(kJobOutput));
   if (!settings.queue.empty()) add("queue", "queue", settings.queue);
   if (!settings.bank.empty()) add("bank", "bank", settings.bank);
   for (const std::string& constraint : settings.constraints)
     add("requires", "constraints", constraint);
-  options.push_back("nodes=" + std::to_string(settings.nodes));
-  options.emplace_back("exclusive");
-  options.push_back("time-limit=" + std::to_string(settings.time.count()) + "s");
+  options.push_back("--nodes=" + std::to_string(settings.nodes));
+  options.emplace_back("--exclusive");
+  options.push_back("--time-limit=" + std::to_string(settings.time.count()) + "s");
   return options;
 }
 

@@ -58,6 +58,10 @@ constexpr auto kPbsTemporaryReasons = std::to_array<std::string_view>({
     "would exceed",
     "maximum number of jobs",
     "queue is not enabled",
+    "server shutting down",
+    "no free connections",
+    "connection table full",
+    "resource temporarily unavailable",
     "no space left",
     "cannot allocate memory",
     "script did not arrive whole",
@@ -70,6 +74,15 @@ constexpr auto kPbsPermanentReasons = std::to_array<std::string_view>({
     "illegal -",
     "invalid option",
     "usage: qsub",
+    "invalid in \"select\" specification",
+    "cannot be used with \"select\"",
+    "cannot be used with select",
+    "rejected by all possible destinations",
+    "no default queue specified",
+    "resource limit exceeds allowable",
+    "name is too long",
+    "bad uid for job execution",
+    "bad gid for job execution",
     "unauthorized request",
     "access to queue is denied",
     "invalid account",
@@ -77,8 +90,10 @@ constexpr auto kPbsPermanentReasons = std::to_array<std::string_view>({
 });
 constexpr RejectionWords kPbsWords{kPbsUnknownOutcomes, kPbsTemporaryReasons, kPbsPermanentReasons};
 
-// Exit_status of a job that PBS ended; a positive one is the script's own, or 256 and a signal.
-constexpr int64_t kPbsOverWalltime = -29, kPbsLastResourceKill = -24;
+// Exit_status of a job that PBS ended (JOB_EXEC_ in PBS's job.h); a positive one is the script's
+// own, or 256 and a signal. From -24 to -29 the job exceeded a resource.
+constexpr int64_t kPbsFirstResourceKill = -24, kPbsOverVirtualMemory = -26, kPbsOverMemory = -27,
+                  kPbsOverWalltime = -29, kPbsNodesDidNotJoin = -30;
 // The substate of a job that was deleted.
 constexpr int64_t kPbsDeleted = 91;
 
@@ -106,7 +121,9 @@ JobStatus ended_pbs_job(const Json& job) {
   status.native = exit ? "exit status " + std::to_string(*exit) : "ended before its start";
   if (exit == kPbsOverWalltime)
     status.cause = EndCause::kWalltime;
-  else if (exit && *exit < 0 && *exit > kPbsLastResourceKill)
+  else if (exit == kPbsOverMemory || exit == kPbsOverVirtualMemory)
+    status.cause = EndCause::kOutOfMemory;
+  else if (exit && ((*exit < 0 && *exit > kPbsFirstResourceKill) || *exit == kPbsNodesDidNotJoin))
     status.cause = EndCause::kInfrastructure;  // it did not start, or its node failed
   else if (!exit || substate == kPbsDeleted)
     status.state = JobState::kCancelled;
@@ -150,7 +167,8 @@ bool PbsCommands::is_id(std::string_view text) const {
 }
 
 std::vector<std::string> PbsCommands::submit(const JobRequest& request) const {
-  std::vector<std::string> qsub{"qsub"};
+  // Without -f, qsub leaves a process behind that may keep the connection of this session open.
+  std::vector<std::string> qsub{"qsub", "-f"};
   append(qsub, words_of(pbs_options(settings_, request.name, request.folder, request.may_requeue)));
   std::vector<std::string> argv = pbs_environment();
   append_submission(argv, request.script, std::move(qsub));

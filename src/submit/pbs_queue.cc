@@ -124,7 +124,8 @@ std::vector<std::string> pbs_options(const PbsSettings& settings, const std::str
   };
   add("-N", "job name", job_name);
   add("-o", "work folder", folder.str() + "/" + std::string(kJobOutput));
-  options.emplace_back("-j oe");  // stdout and stderr in one file
+  options.emplace_back("-j oe");   // stdout and stderr in one file
+  options.emplace_back("-k doe");  // written to its place meanwhile, not copied there at the end
   options.emplace_back("-S /bin/bash");
   options.emplace_back("-m n");  // no mail
   options.emplace_back(may_requeue ? "-r y" : "-r n");

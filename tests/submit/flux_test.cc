@@ -34,9 +34,9 @@ TEST(FluxOptions, AreOneDirectiveEach) {
   settings.constraints = {"mi300a"};
   settings.nodes = 2;
   EXPECT_THAT(flux_options(settings, kName, RemotePath("/s/a1")),
-              testing::ElementsAre("job-name=" + kName, "cwd=/s/a1", "output=/s/a1/job.out",
-                                   "queue=pbatch", "bank=b1", "requires=mi300a", "nodes=2",
-                                   "exclusive", "time-limit=3600s"));
+              testing::ElementsAre("--job-name=" + kName, "--cwd=/s/a1", "--output=/s/a1/job.out",
+                                   "--queue=pbatch", "--bank=b1", "--requires=mi300a", "--nodes=2",
+                                   "--exclusive", "--time-limit=3600s"));
   for (const char* hostile : {"-x", "a b", "a'b", "$(id)", "a\nb"}) {
     settings.bank = hostile;
     EXPECT_EQ(test::thrown_by([&] { flux_options(settings, kName, RemotePath("/s")); }).kind,
@@ -57,6 +57,8 @@ TEST(FluxAnswers, StatesAreRead) {
   EXPECT_EQ(status_of("INACTIVE|COMPLETED|0|16|-|-").state, JobState::kEnded);
   EXPECT_EQ(status_of("INACTIVE|FAILED|1|16|-|-").cause, EndCause::kOrdinary);
   EXPECT_EQ(status_of("INACTIVE|FAILED|1|16|-|exec").cause, EndCause::kInfrastructure);
+  EXPECT_EQ(status_of("INACTIVE|FAILED|1|16|-|node-failure").cause, EndCause::kInfrastructure);
+  EXPECT_EQ(status_of("INACTIVE|FAILED|1|16|-|prolog").cause, EndCause::kInfrastructure);
   EXPECT_EQ(status_of("INACTIVE|TIMEOUT|142|16|-|timeout").cause, EndCause::kWalltime);
   EXPECT_EQ(status_of("INACTIVE|CANCELED|-128|16|-|cancel").state, JobState::kCancelled);
   for (const char* unknown : {"INACTIVE|-|-|16|-|-", "LATER|-|-|16|-|-", "|||||"})

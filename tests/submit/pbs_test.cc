@@ -58,11 +58,11 @@ TEST(PbsOptions, AreOneDirectiveEach) {
   settings.tasks_per_node = 4;
   settings.gpus_per_node = 4;
   settings.resources = {"filesystems=home:eagle"};
-  EXPECT_THAT(
-      pbs_options(settings, kName, RemotePath("/s/a1"), false),
-      testing::ElementsAre("-N " + kName, "-o /s/a1/job.out", "-j oe", "-S /bin/bash", "-m n",
-                           "-r n", "-A a1", "-q prod", "-l select=2:ncpus=4:mpiprocs=4:ngpus=4",
-                           "-l filesystems=home:eagle", "-l place=scatter", "-l walltime=3600"));
+  EXPECT_THAT(pbs_options(settings, kName, RemotePath("/s/a1"), false),
+              testing::ElementsAre(
+                  "-N " + kName, "-o /s/a1/job.out", "-j oe", "-k doe", "-S /bin/bash", "-m n",
+                  "-r n", "-A a1", "-q prod", "-l select=2:ncpus=4:mpiprocs=4:ngpus=4",
+                  "-l filesystems=home:eagle", "-l place=scatter", "-l walltime=3600"));
   settings.resources = {"place=pack:excl"};
   EXPECT_THAT(pbs_options(settings, kName, RemotePath("/s/a1")),
               testing::Not(testing::Contains("-l place=scatter")));
@@ -96,7 +96,9 @@ TEST(PbsAnswers, EndsAreToldApart) {
   EXPECT_EQ(ended("1", 93).native, "exit status 1");  // as a string in some releases
   EXPECT_EQ(ended(-29, 93).cause, EndCause::kWalltime);
   EXPECT_EQ(ended(-1, 93).cause, EndCause::kInfrastructure);
-  EXPECT_EQ(ended(-27, 93).cause, EndCause::kOrdinary);  // killed for its memory
+  EXPECT_EQ(ended(-30, 93).cause, EndCause::kInfrastructure);  // its nodes did not join
+  EXPECT_EQ(ended(-27, 93).cause, EndCause::kOutOfMemory);
+  EXPECT_EQ(ended(-28, 93).cause, EndCause::kOrdinary);  // over its processor time
   EXPECT_EQ(ended(271, 91).state, JobState::kCancelled);
   EXPECT_EQ(ended(nullptr, 91).state, JobState::kCancelled);  // deleted before its start
 }
@@ -141,6 +143,8 @@ TEST(PbsAnswers, ASubmissionIsAcceptedForABareIdOnly) {
   for (const char* out : {"", "12.srv\n13.srv\n", "12.srv;x", "qsub: waiting\n12.srv", "12."})
     EXPECT_EQ(kind(0, out), kUnknown) << out;
   EXPECT_EQ(kind(170, "", "qsub: Unknown queue\n"), kRejected);
+  EXPECT_EQ(kind(2, "", "qsub: Resource invalid in \"select\" specification: ngpu\n"), kRejected);
+  EXPECT_EQ(kind(191, "", "qsub: Request not allowed: Server shutting down\n"), kDeferred);
   EXPECT_EQ(kind(188, "", "qsub: Job violates queue and/or server resource limits\n"), kRejected);
   EXPECT_EQ(kind(38, "", "qsub: would exceed queue generic's per-user limit\n"), kDeferred);
   EXPECT_EQ(kind(111, "", "Connection refused\nqsub: cannot connect to server srv (errno=111)\n"),

@@ -285,7 +285,7 @@ TEST(QueueManagers, EachHasASchedulerAndAShippedTemplate) {
     EXPECT_FALSE(shipped_template(manager->name).empty()) << manager->name;
     EXPECT_EQ(&queue_manager(manager->name), manager);
   }
-  EXPECT_THROW(queue_manager("pbs"), Error);
+  EXPECT_THROW(queue_manager("lsf"), Error);
 }
 
 }  // namespace

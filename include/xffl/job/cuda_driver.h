@@ -3,7 +3,8 @@
 
 namespace xffl::job {
 
-/// The first number of that driver's version for a major version of CUDA, after CUDA's release notes
+/// The first number of that driver's version for a major version of CUDA, after CUDA's release
+/// notes
 /// ("minor version compatibility"); 0: not known.
 int oldest_driver(int cuda_major);
 

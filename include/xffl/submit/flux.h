@@ -29,9 +29,9 @@ struct FluxSettings {
   bool operator==(const FluxSettings&) const = default;
 };
 
-/// Returns every option of the job without "--", such as "time-limit=3600s", in a fixed order. flux
-/// batch receives the options and the script contains the same options. Throws kConfig for a value
-/// that no directive can hold.
+/// Returns every option of the job, such as "--time-limit=3600s", in a fixed order. flux batch
+/// receives the options and the script contains the same options. Throws kConfig for a value that
+/// no directive can hold.
 std::vector<std::string> flux_options(const FluxSettings& settings, const std::string& job_name,
                                       const RemotePath& folder);
 

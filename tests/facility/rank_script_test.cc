@@ -1,0 +1,141 @@
+// The scripts for PBS and Flux run by a shell, with stand-ins for the managers' own commands in a
+// job: which rank runs where, and how the ranks end. Neither script has run on a real site.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+#include "support/temp_dir.h"
+#include "xffl/base/file.h"
+#include "xffl/base/process.h"
+#include "xffl/facility/job_script.h"
+#include "xffl/submit/flux.h"
+#include "xffl/submit/pbs.h"
+
+namespace xffl::facility {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class RankScript : public testing::TestWithParam<const char*> {
+ protected:
+  RankScript() {
+    make_dirs(dir_ / "a1/out");
+    // Of PBS: host 7 runs the script; two tasks on each host.
+    write_file_atomic(dir_ / "nodes", "node7\nnode7\nnode8\nnode8\n");
+    program("bin/pbs_tmrsh", "export ON=$1\nshift\nexec \"$@\"\n");
+    // Of Flux: broker 1 answers before broker 0.
+    program("bin/flux", R"sh(case "$*" in
+  "getattr jobid") echo f2oLk ;;
+  "job id --to=dec f2oLk") echo 12 ;;
+  "exec --label-io --rank=all hostname") printf '1: node8\n0: node7\n' ;;
+  "exec --rank=1 "*) export ON=node8; shift 2; exec "$@" ;;
+  *) echo "flux: unexpected $*" >&2; exit 1 ;;
+esac
+)sh");
+    trainer("echo \"$RANK $LOCAL_RANK $LOCAL_WORLD_SIZE $WORLD_SIZE ${ON:-here} $MASTER_ADDR\"\n");
+    facility_.name = FacilityName("alba");
+    facility_.scheduler = submit::QueueSettings(GetParam());
+    facility_.workdir = RemotePath(dir_.path().string());
+    facility_.trainer_command = {(dir_ / "trainer").string()};
+    settings([](auto& values) { values.nodes = values.tasks_per_node = 2; });
+  }
+
+  void settings(auto change) {
+    if (GetParam() == std::string("pbs"))
+      change(facility_.scheduler.as<submit::PbsSettings>());
+    else
+      change(facility_.scheduler.as<submit::FluxSettings>());
+  }
+  void program(const std::string& name, const std::string& body) {
+    make_dirs((dir_ / name).parent_path());
+    write_file_atomic(dir_ / name, "#!/bin/bash\n" + body);
+    ::chmod((dir_ / name).c_str(), 0755);
+  }
+  void trainer(const std::string& body) { program("trainer", body); }
+  ProcessResult run(const std::string& pbs_id = "12.server") {
+    job::JobSpec spec;
+    spec.key = {"demo", "0001", 1, "alba", 1, std::string(32, 'a')};
+    write_file_atomic(dir_ / "job.sh",
+                      job_script(facility_, spec, spec.key.name(),
+                                 RemotePath((dir_ / "a1").string()), {"/x/xffl", "/x/xffl-train"}));
+    return run_process({.argv = {"bash", (dir_ / "job.sh").string()},
+                        .env = {{"PATH", (dir_ / "bin").string() + ":/usr/bin:/bin"},
+                                {"XFFL_CLAIM_BEAT", "1"},
+                                {"PBS_JOBID", pbs_id},
+                                {"PBS_NODEFILE", (dir_ / "nodes").string()}},
+                        .inherit_env = false});
+  }
+  static std::vector<std::string> ranks_of(const std::string& output) {
+    std::vector<std::string> ranks;
+    for (size_t begin = 0; begin < output.size();) {
+      const size_t end = std::min(output.find('\n', begin), output.size());
+      const std::string line = output.substr(begin, end - begin);
+      if (!line.starts_with("xffl:")) ranks.push_back(line);
+      begin = end + 1;
+    }
+    std::ranges::sort(ranks);
+    return ranks;
+  }
+
+  test::TempDir dir_;
+  config::Facility facility_;
+};
+
+TEST_P(RankScript, EachRankRunsOnItsHost) {
+  const ProcessResult result = run();
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(ranks_of(result.out), ElementsAre("0 0 2 4 here node7", "1 1 2 4 here node7",
+                                                "2 0 2 4 node8 node7", "3 1 2 4 node8 node7"));
+  EXPECT_THAT(result.out, HasSubstr("on node7 node8"));
+  EXPECT_THAT(read_file(dir_ / "a1/claim/owner", 1000),
+              testing::StartsWith(GetParam() == std::string("pbs") ? "12.server " : "12 "));
+}
+
+TEST_P(RankScript, ARankThatFailsEndsTheOthers) {
+  trainer("[ \"$RANK\" != 3 ] || exit 5\nexec sleep 60\n");
+  const auto start = std::chrono::steady_clock::now();
+  const ProcessResult result = run();
+  EXPECT_EQ(result.exit_code, 5) << result.out << result.err;
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+}
+
+TEST_P(RankScript, TheWarningReachesTheFirstHost) {
+  settings([](auto& values) {
+    values.time = std::chrono::seconds(4);
+    values.warning = std::chrono::seconds(2);
+  });
+  trainer(
+      "trap 'echo \"$RANK warned\"; exit 0' USR1\n"
+      "[ -z \"$ON\" ] || exit 0\n"
+      "for ((i = 0; i < 300; ++i)); do sleep 0.1; done\nexit 7\n");
+  const ProcessResult result = run();
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(ranks_of(result.out), ElementsAre("0 warned", "1 warned"));
+}
+
+TEST_P(RankScript, AnotherNumberOfHostsIsAnError) {
+  settings([](auto& values) { values.nodes = 3; });
+  const ProcessResult result = run();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("the job has 2 hosts (node7 node8), expected 3"));
+}
+
+TEST_P(RankScript, AnotherJobOfTheAttemptLeavesAtOnce) {
+  make_dirs(dir_ / "a1/claim");
+  write_file_atomic(dir_ / "a1/claim/owner", "7.server n s 0\n");
+  const ProcessResult result = run();
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, HasSubstr("already claimed by job 7.server"));
+}
+
+INSTANTIATE_TEST_SUITE_P(QueueManagers, RankScript, testing::Values("pbs", "flux"),
+                         [](const auto& each) { return std::string(each.param); });
+
+}  // namespace
+}  // namespace xffl::facility
