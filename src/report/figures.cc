@@ -202,6 +202,12 @@ void write_overview(HtmlWriter& html, const RunStory& story) {
   write_bars(html, bars, coordinator_marks(story, *axis));
 }
 
+std::string tooltip_of(const status::GlobalLoss& loss) {
+  return "model " + std::to_string(loss.round) + ": " + loss_text(loss.nll) + " (perplexity " +
+         perplexity_text(loss.nll) +
+         (loss.accuracy > 0 ? ", accuracy " + accuracy_text(loss.accuracy) : "") + ")";
+}
+
 }  // namespace
 
 size_t first_row(size_t rows, size_t cells) {
@@ -218,10 +224,10 @@ void note_omitted_rows(HtmlWriter& html, size_t first) {
 }
 
 void write_loss_figure(HtmlWriter& html, const RunStory& story) {
-  std::map<ValidationSet, std::map<int, double>> sets;
+  std::map<ValidationSet, std::map<int, const status::GlobalLoss*>> sets;
   int last = 0;
   for (const status::GlobalLoss& loss : story.losses) {
-    sets[{loss.facility, loss.set}][loss.round] = loss.nll;
+    sets[{loss.facility, loss.set}][loss.round] = &loss;
     last = std::max(last, loss.round);
   }
   if (sets.empty()) return;
@@ -236,17 +242,11 @@ void write_loss_figure(HtmlWriter& html, const RunStory& story) {
     line.title = set.first.str() + " " + set.second;
     // A column of several models shows the last one that was measured.
     for (int round = 0; round <= last; round += step) {
-      std::optional<double> value;
-      int shown = round;
+      const status::GlobalLoss* shown = nullptr;
       for (int r = round; r < round + step; ++r)
-        if (const auto found = losses.find(r); found != losses.end()) {
-          value = found->second;
-          shown = r;
-        }
-      line.values.push_back(value);
-      line.tooltips.push_back(!value ? ""
-                                     : "model " + std::to_string(shown) + ": " + loss_text(*value) +
-                                           " (perplexity " + perplexity_text(*value) + ")");
+        if (const auto found = losses.find(r); found != losses.end()) shown = found->second;
+      line.values.push_back(shown == nullptr ? std::nullopt : std::optional(shown->nll));
+      line.tooltips.push_back(shown == nullptr ? "" : tooltip_of(*shown));
     }
     if (step > 1) line.title += " (" + std::to_string(step) + " models per column)";
     line.last = last;

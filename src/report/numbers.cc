@@ -23,6 +23,8 @@ std::string perplexity_text(double nll) {
   return format(perplexity < 1e5 ? "%.2f" : "%.1e", perplexity);
 }
 
+std::string accuracy_text(double share) { return share > 0 ? format("%.4f", share) : ""; }
+
 std::string duration_text(std::chrono::nanoseconds duration) {
   const long long s = std::chrono::duration_cast<std::chrono::seconds>(duration).count();
   if (s < 100) return format("%lld s", s);

@@ -217,19 +217,29 @@ void write_tiles(HtmlWriter& html, const RunStory& story) {
 
 // --- Learning ---
 
+std::string loss_cell(const status::GlobalLoss& loss) {
+  return loss_text(loss.nll) + " (" + perplexity_text(loss.nll) +
+         (loss.accuracy > 0 ? "; " + accuracy_text(loss.accuracy) : "") + ")";
+}
+
 // The matrix of published models and validation sets.
 void loss_table(HtmlWriter& html, const RunStory& story, const std::vector<ValidationSet>& sets) {
-  std::map<int, std::map<ValidationSet, double>> rows;
-  for (const status::GlobalLoss& loss : story.losses)
-    rows[loss.round][{loss.facility, loss.set}] = loss.nll;
+  std::map<int, std::map<ValidationSet, const status::GlobalLoss*>> rows;
+  bool has_accuracy = false;
+  for (const status::GlobalLoss& loss : story.losses) {
+    rows[loss.round][{loss.facility, loss.set}] = &loss;
+    has_accuracy = has_accuracy || loss.accuracy > 0;
+  }
   for (int round = 0; round <= story.rounds_published; ++round) rows[round];
   const size_t first = first_row(rows.size(), sets.size() + 1);
   rows.erase(rows.begin(), std::next(rows.begin(), static_cast<ptrdiff_t>(first)));
   note_omitted_rows(html, first);
   open_table(html);
   html.element("caption",
-               "Loss in nats per token (perplexity) of each published model on each facility's "
-               "validation sets; model 0 is the initial one");
+               std::string("Loss in nats per token (perplexity") +
+                   (has_accuracy ? "; share of the tokens predicted right" : "") +
+                   ") of each published model on each facility's validation sets; model 0 is the "
+                   "initial one");
   html.open("thead");
   html.open("tr");
   html.element("th", "model");
@@ -244,7 +254,7 @@ void loss_table(HtmlWriter& html, const RunStory& story, const std::vector<Valid
       if (found == losses.end())
         html.element("td", "not measured", {{"class", "none"}});
       else
-        html.element("td", loss_text(found->second) + " (" + perplexity_text(found->second) + ")");
+        html.element("td", loss_cell(*found->second));
     }
     html.close();
   }

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdio>
 
 #include "identities.h"
 #include "numbers.h"
@@ -27,13 +26,8 @@ std::string learning(const RunStory& story) {
     const std::string round = std::to_string(loss.round);
     text += std::string(5 - std::min<size_t>(5, round.size()), ' ') + round + "  " +
             loss.facility.str() + " " + log::printable(loss.set, 60) + ": " + loss_text(loss.nll) +
-            " (" + perplexity_text(loss.nll) + ")";
-    if (loss.accuracy > 0) {
-      char accuracy[32];
-      std::snprintf(accuracy, sizeof accuracy, ", accuracy %.4f", loss.accuracy);
-      text += accuracy;
-    }
-    text += "\n";
+            " (" + perplexity_text(loss.nll) + ")" +
+            (loss.accuracy > 0 ? ", accuracy " + accuracy_text(loss.accuracy) : "") + "\n";
   }
   return text;
 }

@@ -54,6 +54,22 @@ TEST(Page, HasItsPolicyAndNoScript) {
   EXPECT_THAT(page, HasSubstr("not measured")) << "the loss of model 1";
 }
 
+TEST(Page, ShowsTheAccuracyBesideTheLoss) {
+  SyntheticRun run(3);
+  run.round(1, 2);
+  RunStory story = run.story();
+  EXPECT_THAT(format_html(story), Not(HasSubstr("predicted right")));
+  ASSERT_GE(story.losses.size(), 2u);
+  story.losses[0].accuracy = 0.41237;  // of the first of two sets
+  const std::string page = format_html(story);
+  EXPECT_EQ(unbalanced(page), "");
+  EXPECT_THAT(page, HasSubstr("perplexity; share of the tokens predicted right"));
+  EXPECT_THAT(page, HasSubstr("4.0000 (54.60; 0.4124)"));
+  EXPECT_THAT(page, HasSubstr("model 0: 4.0000 (perplexity 54.60, accuracy 0.4124)"));
+  EXPECT_THAT(page, HasSubstr("4.1000 (60.34)")) << "not measured at the second facility";
+  EXPECT_THAT(format_text(story), HasSubstr("4.0000 (54.60), accuracy 0.4124\n"));
+}
+
 TEST(Page, RefreshesOnRequest) {
   SyntheticRun run(3);
   run.round(1, 2);
