@@ -23,6 +23,7 @@
 #   --scratch-mb M  a small scratch           --min-job-age S (300)  seconds until the controller forgets an ended job
 #   --max-startups X (as 1:1:1)  --max-sessions N  a strict sshd       --sshd 'Key value'  --slurm 'Key=value'
 #   --clock S  the whole facility's clock is S seconds ahead (libfaketime; may be negative)
+#   --compute-scratch PATH  compute nodes mount the scratch at PATH; their /scratch is empty
 #   --noisy  a .bashrc that prints            --mover  a second host with SFTP only and the same scratch
 #   --show DIR  a folder mounted read-only at the same path; the project folder always is
 #   --owner PID  stops the whole testbed when that process ends
@@ -351,7 +352,7 @@ host_key() {
 
 # --- the command line -------------------------------------------------------------------------------------------------
 state=${TMPDIR:-/tmp}/xffl-testbed queue=slurm
-nodes=2 gpus=2 dbd= scratch_mb= min_job_age=300 clock= noisy= mover= show=("$project") sshd_lines=() slurm_lines=()
+nodes=2 gpus=2 dbd= scratch_mb= min_job_age=300 clock= noisy= mover= compute_scratch= show=("$project") sshd_lines=() slurm_lines=()
 action=${1:-}
 [ $# = 0 ] || shift
 names=() owner=
@@ -369,6 +370,7 @@ while [ $# -gt 0 ]; do
     --sshd) sshd_lines+=("$2"); shift ;;
     --slurm) slurm_lines+=("$2"); shift ;;
     --clock) clock=$2; shift ;;
+    --compute-scratch) compute_scratch=$2; shift ;;
     --noisy) noisy=1 ;;
     --mover) mover=1 ;;
     --show) show+=("$(realpath "$2")"); shift ;;

@@ -23,7 +23,7 @@ config::Facility facility_so_far(const std::vector<config::Setting>& settings,
                                        {path + "workdir", "/x"},
                                        {path + "data.train", "/x"}};
   for (const config::Setting& setting : settings)
-    for (const char* part : {"access", "scheduler", "ssh"})
+    for (const char* part : {"access", "scheduler", "ssh", "login_shell"})
       if (setting.path == path + part || setting.path.starts_with(path + part + "."))
         some.push_back(setting);
   return config::parse_experiment(config::format_settings(some), "xffl.yaml", project)
@@ -67,10 +67,10 @@ void print(const submit::SlurmSite& site) {
 
 submit::SlurmSite ask_slurm_of(const std::vector<config::Setting>& settings,
                                const std::filesystem::path& project, const std::string& name) {
-  const remote::SshSettings ssh =
-      facility::ssh_settings(facility_so_far(settings, project, name), project);
+  const config::Facility facility = facility_so_far(settings, project, name);
+  const remote::SshSettings ssh = facility::ssh_settings(facility, project);
   require_trust(ssh, ssh.hosts.front());
-  const auto session = remote::log_in(ssh, login_prompt());
+  const auto session = facility::queue_session(facility, remote::log_in(ssh, login_prompt()));
   const submit::SlurmSite site = submit::ask_slurm_site(*session, {});
   print(site);
   return site;

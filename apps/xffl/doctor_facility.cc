@@ -225,6 +225,7 @@ class FacilityCheckup {
   }
   void connect() {
     session_ = services_.connect(facility_);
+    queue_ = facility::queue_session(facility_, session_);
     const auto result = session_->run({"uname", "-sm"}, "", kPatience, {});
     if (result.exit_code != 0)
       throw Error(ErrorKind::kRemote, "`uname` ended with " + std::to_string(result.exit_code) +
@@ -341,14 +342,17 @@ class FacilityCheckup {
   }
   void queue() {
     const std::string title(manager_.title);
-    if (!check(title, "is " + title + " in the PATH of a log-in without a terminal?", [&] {
-          const auto version =
-              session_->run({std::string(manager_.program), std::string(manager_.version_option)},
-                            "", kPatience, {});
-          if (version.exit_code != 0)
-            throw Error(ErrorKind::kRemote, log::printable(version.err, 300));
-          add(Severity::kOk, title, log::printable(first_line(version.out), 100));
-        }))
+    if (!check(title,
+               "is " + title +
+                   " in the PATH of a log-in without a terminal? else set login_shell: true",
+               [&] {
+                 const auto version = queue_->run(
+                     {std::string(manager_.program), std::string(manager_.version_option)}, "",
+                     kPatience, {});
+                 if (version.exit_code != 0)
+                   throw Error(ErrorKind::kRemote, log::printable(version.err, 300));
+                 add(Severity::kOk, title, log::printable(first_line(version.out), 100));
+               }))
       return;
     if (!manager_.caution.empty()) add(Severity::kWarning, title, std::string(manager_.caution));
     if (manager_.check == nullptr)
@@ -363,7 +367,7 @@ class FacilityCheckup {
                                                 facility_.name, std::nullopt, services_.programs);
     // The attempt's folder does not exist yet; the check needs any existing folder.
     const submit::TestOnly answer = manager_.check(
-        *session_, facility_.scheduler, {script.job_name, script.script, facility_.workdir}, {});
+        *queue_, facility_.scheduler, {script.job_name, script.script, facility_.workdir}, {});
     const std::string message = log::printable(answer.answer, 300);
     if (!answer.accepted)
       return add(Severity::kError, "allocation", message,
@@ -371,7 +375,7 @@ class FacilityCheckup {
                                   : controller_fix());
     add(Severity::kOk, "allocation", message);
     if (manager_.longest_walltime == nullptr) return;
-    const auto limit = manager_.longest_walltime(*session_, facility_.scheduler);
+    const auto limit = manager_.longest_walltime(*queue_, facility_.scheduler);
     const std::chrono::seconds walltime = facility_.shape().walltime;
     const std::string key = std::string(manager_.name) + ".time";
     if (limit && walltime > *limit)  // a warning: some QOS lift the partition's limit
@@ -421,7 +425,7 @@ class FacilityCheckup {
   const config::Facility& facility_;
   const submit::QueueManager& manager_ = facility_.scheduler.manager();
   facility::Services& services_;
-  std::shared_ptr<remote::Session> session_;
+  std::shared_ptr<remote::Session> session_, queue_;
   std::vector<CheckResult> results_;
   bool failed_ = false;
 };

@@ -91,7 +91,7 @@ std::string ask(const config::Facility& facility, facility::Services& services,
     return std::string(manager.title) + " has no test submission" +
            (caution.empty() ? "" : "; " + caution);
   }
-  const auto session = services.connect(facility);
+  const auto session = facility::queue_session(facility, services.connect(facility));
   const submit::TestOnly answer = manager.check(
       *session, facility.scheduler, {script.job_name, script.script, script.folder}, {});
   return (answer.accepted ? "" : "REFUSED: ") + answer.answer;

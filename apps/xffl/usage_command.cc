@@ -34,7 +34,7 @@ usage::Accounting ask_accounting(const config::Experiment& experiment,
       const config::Facility& facility = experiment.facility(name);
       const submit::QueueManager& manager = facility.scheduler.manager();
       if (manager.accounted_starts == nullptr) continue;
-      const auto session = services.connect(facility);
+      const auto session = facility::queue_session(facility, services.connect(facility));
       accounting[name] = manager.accounted_starts(*session, facility.scheduler, jobs, {});
     } catch (const Error& error) {
       std::fprintf(stderr, "%s: the accounting is not known: %s\n", name.str().c_str(),

@@ -54,6 +54,24 @@ std::string format_host(const remote::SshHost& host) {
          (host.port == 22 ? "" : ":" + std::to_string(host.port));
 }
 
+std::optional<RemotePath> Facility::find_on_compute_nodes(const RemotePath& path) const {
+  if (compute_mounts.empty()) return path;
+  std::string_view deepest, there;
+  for (const std::string& mount : compute_mounts) {
+    const size_t colon = mount.find(':');
+    const std::string_view here = std::string_view(mount).substr(0, colon);
+    const std::string_view rest =
+        std::string_view(path.str()).substr(std::min(here.size(), path.str().size()));
+    if (!path.str().starts_with(here) || (!rest.empty() && rest.front() != '/') ||
+        here.size() <= deepest.size())
+      continue;
+    deepest = here;
+    there = colon == std::string::npos ? here : std::string_view(mount).substr(colon + 1);
+  }
+  if (deepest.empty()) return std::nullopt;
+  return RemotePath(std::string(there) + path.str().substr(deepest.size()));
+}
+
 const Facility& Experiment::facility(const FacilityName& name) const {
   std::string known;
   for (const Facility& facility : facilities) {

@@ -17,6 +17,7 @@ constexpr std::string_view kHostPattern =
 constexpr std::string_view kModule = "[A-Za-z0-9_][A-Za-z0-9_.+/@:=~-]{0,255}";
 constexpr std::string_view kProgram = "[A-Za-z0-9_/][A-Za-z0-9_./+-]{0,1023}";
 constexpr std::string_view kBind = "/[^:,]{0,1023}(:/[^:,]{0,1023}(:(ro|rw))?)?";
+constexpr std::string_view kMount = "(/[A-Za-z0-9._+@=-]+)+(:(/[A-Za-z0-9._+@=-]+)+)?";
 constexpr std::string_view kCommandText = "[!-~]([ -~]{0,198}[!-~])?";
 
 std::string validate_host(std::string_view text) {
@@ -392,6 +393,16 @@ std::vector<Field> job_keys(const QueueTexts& texts) {
   return {
       field("workdir", &F::workdir, "folder at the facility under which xffl's files live",
             {.default_text = "work/<facility>; required with access: ssh"}),
+      field("compute_mounts", &F::compute_mounts,
+            "the folders of the log-in nodes that compute nodes mount, such as /e, or "
+            "/p/scratch:/scratch where compute nodes have another path; not set: all, at the same "
+            "paths",
+            {.pattern = kMount,
+             .shape = "a folder such as /e, or /p/scratch:/scratch",
+             .applies = has_image_and_modules,
+             .condition = texts.with_image,
+             .omit_default = true,
+             .operational = true}),
       field("purge_after", &F::purge_after,
             "the age at which the site removes unused files under workdir; 0s: never, or not known",
             {.max = 3650 * kDay, .operational = true}),
@@ -426,6 +437,13 @@ std::vector<Field> job_keys(const QueueTexts& texts) {
             "the site's folder of CUDA's forward-compatibility libraries (libcuda.so.1), for a "
             "driver that is older than the trainer's CUDA",
             {.type = Type::kSitePath, .default_text = "the driver's own", .operational = true}),
+      field("login_shell", &F::login_shell,
+            "true: the queue manager's commands and the shell of a job first read /etc/profile and "
+            "the account's profile, for sites where `module` or sbatch does not exist otherwise",
+            {.applies = has_image_and_modules,
+             .condition = texts.with_image,
+             .omit_default = true,
+             .operational = true}),
       field("modules", &F::modules, "environment modules, loaded before the lines of environment",
             {.pattern = kModule,
              .shape = "a module such as cuda/12.2",

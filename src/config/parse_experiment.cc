@@ -32,6 +32,7 @@ class FacilityChecker {
     if (facility_.trainer_bundle && !facility_.workdir.empty())
       facility_.trainer_program = (facility_.workdir / kDeployedPrograms / "xffl-train").str();
     check_data();
+    check_compute_mounts();
   }
 
  private:
@@ -143,6 +144,27 @@ class FacilityChecker {
     if (facility_.poll_interval.count() == 0 && !reader_.is_set(path_ + ".poll_interval") &&
         !reader_.is_set("policy.poll_interval"))
       facility_.poll_interval = manager.poll_interval;
+  }
+
+  // Without this check, a job would start in another folder, or not find its data.
+  void check_compute_mounts() {
+    if (facility_.compute_mounts.empty()) return;
+    std::string mounts;
+    for (const std::string& mount : facility_.compute_mounts)
+      mounts += (mounts.empty() ? "" : ", ") + mount;
+    const auto check = [&](const std::string& key, const std::string& path) {
+      if (!path.empty() && !facility_.find_on_compute_nodes(RemotePath(path)))
+        problem(key, in_quotes(path) + " is in no folder that compute nodes mount (" + mounts +
+                         "): move it, or correct 'compute_mounts'");
+    };
+    check("workdir", facility_.workdir.str());
+    check("image.file", facility_.image.file);
+    for (const std::string& path : facility_.text.files) check("data.text", path);
+    if (facility_.text.files.empty())
+      for (const std::string& path : facility_.train_data) check("data.train", path);
+    for (const job::ValidationSet& set : facility_.validation)
+      if (set.path != (facility_.prepared / kPreparedValidation).str())
+        check("data.validation", set.path);
   }
 
   // The loader reads lists with these separators.

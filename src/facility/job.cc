@@ -52,7 +52,8 @@ submit::JobRequest FacilityJob::request(int attempt) const {
           .script = {},
           .folder = site_.folder(attempt),
           .kept_allocation = kept_allocation(attempt),
-          .may_requeue = site_.settings.may_requeue};
+          .may_requeue = site_.settings.may_requeue,
+          .nodes_folder = site_.settings.on_compute_nodes(site_.folder(attempt))};
 }
 
 submit::SubmittedJob FacilityJob::submitted(int attempt, const JobId& job) const {

@@ -63,7 +63,8 @@ Arguments site_libraries(const config::Facility& facility) {
 Arguments trainer_command(const config::Facility& facility, const RemotePath& folder,
                           const Programs& programs) {
   Arguments arguments = facility.trainer_command;
-  if (arguments.empty()) arguments = {trainer_program(facility, programs)};
+  if (arguments.empty())
+    arguments = {facility.on_compute_nodes(trainer_program(facility, programs))};
   append(arguments, {"--job", (folder / plan::kJobFile).str()});
   return with_libraries(facility, std::move(arguments));
 }
@@ -74,11 +75,11 @@ Arguments image_command(const config::Facility& facility, const RemotePath& fold
   Arguments arguments{image.program, "exec"};
   if (image.gpu == config::ImageGpu::kNv) arguments.emplace_back("--nv");
   if (image.gpu == config::ImageGpu::kRocm) arguments.emplace_back("--rocm");
-  std::set<std::string> folders{facility.workdir.str()};
+  std::set<std::string> folders{facility.on_compute_nodes(facility.workdir.str())};
   for (const std::string& shard : facility.train_data)
-    folders.insert(RemotePath(shard).parent().str());
+    folders.insert(RemotePath(facility.on_compute_nodes(shard)).parent().str());
   for (const job::ValidationSet& set : facility.validation)
-    folders.insert(RemotePath(set.path).parent().str());
+    folders.insert(RemotePath(facility.on_compute_nodes(set.path)).parent().str());
   for (const std::string& path : site_libraries(facility)) folders.insert(path);
   for (const std::string& path : folders) {
     if (path.find_first_of(":,") != std::string::npos)
@@ -90,9 +91,15 @@ Arguments image_command(const config::Facility& facility, const RemotePath& fold
   for (const std::string& bind : image.binds) append(arguments, {"--bind", bind});
   append(arguments, {"--pwd", folder.str()});
   append(arguments, image.options);
-  arguments.push_back(image.file);
+  arguments.push_back(facility.on_compute_nodes(image.file));
   return arguments;
 }
+
+// The files that a login shell of bash reads, in its order.
+constexpr const char* kSystemProfile = "[ ! -r /etc/profile ] || . /etc/profile";
+constexpr const char* kOwnProfile =
+    "for profile in ~/.bash_profile ~/.bash_login ~/.profile; do [ ! -r \"$profile\" ] || { . "
+    "\"$profile\"; break; }; done";
 
 // The values of the queue manager's template.
 submit::ScriptValues queue_values(const config::Facility& facility, const std::string& job_name,
@@ -100,6 +107,7 @@ submit::ScriptValues queue_values(const config::Facility& facility, const std::s
                                   const std::optional<RemotePath>& next_folder) {
   const submit::QueueManager& manager = facility.scheduler.manager();
   Arguments modules, image;
+  if (facility.login_shell) append(modules, {kSystemProfile, kOwnProfile});
   for (const std::string& module : facility.modules)
     modules.push_back("load_module " + quote_for_shell(module));
   if (manager.image_and_modules && !facility.image.file.empty())
@@ -146,9 +154,26 @@ std::string job_name(const plan::RunIdentity& identity, const job::JobKey& key,
   return plan::job_name(identity, key);
 }
 
+job::JobSpec for_compute_nodes(const config::Facility& facility, job::JobSpec spec) {
+  if (facility.compute_mounts.empty()) return spec;
+  for (std::string* path :
+       {&spec.base_model_path, &spec.adapter_path, &spec.update_path, &spec.report_path,
+        &spec.metrics_path, &spec.state_path, &spec.optimizer_path})
+    *path = facility.on_compute_nodes(*path);
+  for (std::string& path : spec.train_paths) path = facility.on_compute_nodes(path);
+  for (job::ValidationSet& set : spec.validation) set.path = facility.on_compute_nodes(set.path);
+  if (auto& packed = spec.base_model_packed)
+    for (std::string* path : {&packed->path, &packed->reference_path, &packed->failure_path})
+      *path = facility.on_compute_nodes(*path);
+  return spec;
+}
+
 std::string job_script(const config::Facility& facility, const job::JobSpec& spec,
-                       const std::string& job_name, const RemotePath& folder,
-                       const Programs& programs, const std::optional<RemotePath>& next_folder) {
+                       const std::string& job_name, const RemotePath& attempt_folder,
+                       const Programs& programs, const std::optional<RemotePath>& next_attempt) {
+  const RemotePath folder = facility.on_compute_nodes(attempt_folder);
+  std::optional<RemotePath> next_folder;
+  if (next_attempt) next_folder = facility.on_compute_nodes(*next_attempt);
   submit::ScriptValues script = queue_values(facility, job_name, folder, programs, next_folder);
   const std::string name(facility.scheduler.manager().name);
   script.values.insert({{"job_name", job_name},

@@ -7,6 +7,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/manifest.h"
+#include "xffl/facility/job_script.h"
 #include "xffl/facility/model_bytes.h"
 #include "xffl/facility/packed_models.h"
 
@@ -65,6 +66,7 @@ Event ModelPush::push(int attempt, std::stop_token stop) {
       site_.session->rename(site_.folder(earlier) / kModelFailure,
                             site_.folder(earlier) / plan::kModelRepaired);
     });
+  spec = for_compute_nodes(site_.settings, std::move(spec));
   const std::string job_json = job::format_job_spec(spec);
   make_dirs(site_.archive());
   for (const auto& parent : {site_.archive().parent_path(), site_.context.folder.path()})

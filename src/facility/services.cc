@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "xffl/remote/login_shell.h"
 #include "xffl/remote/ssh.h"
 
 namespace xffl::facility {
@@ -34,11 +35,12 @@ class Connections {
   std::shared_ptr<submit::Scheduler> scheduler(const config::Facility& facility,
                                                const std::shared_ptr<remote::Session>& session) {
     const std::lock_guard lock(mutex_);
-    auto& [used_session, scheduler] = schedulers_[facility.name];
-    if (!scheduler || used_session != session)
-      scheduler = facility.scheduler.manager().make(facility.scheduler, session, clock_);
-    used_session = session;
-    return scheduler;
+    Used& used = schedulers_[facility.name];
+    if (!used.scheduler || used.session != session || used.settings != facility.scheduler)
+      used = {session, facility.scheduler,
+              facility.scheduler.manager().make(facility.scheduler,
+                                                queue_session(facility, session), clock_)};
+    return used.scheduler;
   }
 
   void log_in(const config::Facility& facility, const remote::Ask& ask) {
@@ -68,12 +70,22 @@ class Connections {
   std::mutex mutex_;
   mutable std::mutex asking_;
   std::map<FacilityName, std::shared_ptr<remote::Session>> commands_, files_;
-  std::map<FacilityName,
-           std::pair<std::shared_ptr<remote::Session>, std::shared_ptr<submit::Scheduler>>>
-      schedulers_;
+  // A job beside the run's jobs (SideJob) has other settings than they.
+  struct Used {
+    std::shared_ptr<remote::Session> session;
+    submit::QueueSettings settings;
+    std::shared_ptr<submit::Scheduler> scheduler;
+  };
+  std::map<FacilityName, Used> schedulers_;
 };
 
 }  // namespace
+
+std::shared_ptr<remote::Session> queue_session(const config::Facility& facility,
+                                               std::shared_ptr<remote::Session> session) {
+  if (!facility.login_shell) return session;
+  return remote::make_login_shell_session(std::move(session));
+}
 
 remote::SshSettings ssh_settings(const config::Facility& facility,
                                  const std::filesystem::path& project_folder) {

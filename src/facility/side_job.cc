@@ -78,7 +78,11 @@ bool SideJob::is_under_way() {
   if (session_->stat(folder() / kSideJobId)) {
     id_ = JobId(read_text(*session_, folder() / kSideJobId, 200));
   } else {
-    const auto found = scheduler_->find({job_name(), "", folder()}, stop_);
+    const auto found = scheduler_->find({.name = job_name(),
+                                         .script = "",
+                                         .folder = folder(),
+                                         .nodes_folder = facility_.on_compute_nodes(folder())},
+                                        stop_);
     if (found.empty()) {
       session_->make_dirs(fence);
       return false;
@@ -108,7 +112,8 @@ void SideJob::submit(const config::Facility& shape, std::vector<remote::NewFile>
   const submit::JobRequest request{
       .name = job_name(),
       .script = job_script(shape, spec, job_name(), folder(), services_.programs, std::nullopt),
-      .folder = folder()};
+      .folder = folder(),
+      .nodes_folder = shape.on_compute_nodes(folder())};
   const auto scheduler = services_.scheduler(shape, session_);
   try {
     id_ = scheduler->submit(request, stop_);

@@ -50,7 +50,8 @@ config::Facility for_one_task(const config::Facility& facility,
   const submit::QueueManager& manager = one.scheduler.manager();
   if (manager.one_task != nullptr) manager.one_task(one.scheduler);
   one.world_size = 1;
-  one.trainer_command = {tokenize_program(facility, programs), "prepare"};
+  one.trainer_command = {facility.on_compute_nodes(tokenize_program(facility, programs)),
+                         "prepare"};
   one.validation.clear();
   one.train_data.clear();
   for (const std::string& pattern : facility.text.files)  // an image binds the parents
@@ -161,9 +162,11 @@ PrepareJob prepare_job(const config::Experiment& experiment, const config::Facil
     throw Error(ErrorKind::kConfig, "facility " + facility.name.str() +
                                         " has shards of its own (data.train): only data.text is "
                                         "tokenized");
+  std::vector<std::string> files;
+  for (const std::string& file : text.files) files.push_back(facility.on_compute_nodes(file));
   return {
       .tokenizer_sha256 = tokens::tokenizer_hash(experiment.model),
-      .files = text.files,
+      .files = files,
       .prompt = text.prompt,
       .text_field = text.text_field,
       .prompt_field = text.prompt_field,

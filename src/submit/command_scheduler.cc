@@ -48,7 +48,8 @@ class CommandScheduler final : public Scheduler {
     std::set<std::string, ByNumber> found;
     for (const auto& rows : {ask_queue({request.name}, stop), ask_accounting({request.name}, stop)})
       for (const QueueRow& row : rows)
-        if (row.name == request.name && (row.folder.empty() || row.folder == request.folder.str()))
+        if (row.name == request.name &&
+            (row.folder.empty() || row.folder == request.directory().str()))
           found.insert(row.id);
     std::vector<JobId> ids;
     for (const std::string& id : found) ids.push_back(JobId(id));

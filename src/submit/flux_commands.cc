@@ -115,7 +115,7 @@ bool FluxCommands::is_id(std::string_view text) const {
 
 std::vector<std::string> FluxCommands::submit(const JobRequest& request) const {
   std::vector<std::string> batch{"sh", "-c", kFluxSubmit, "sh"};
-  append(batch, flux_options(settings_, request.name, request.folder));
+  append(batch, flux_options(settings_, request.name, request.directory()));
   std::vector<std::string> argv = clean_environment(kFluxVariables);
   append_submission(argv, request.script, std::move(batch));
   return argv;

@@ -175,7 +175,7 @@ std::vector<std::string> GridEngineCommands::submission(const JobRequest& reques
   std::vector<std::string> submit{"qsub"};
   append(submit,
          only_verify ? std::vector<std::string>{"-w", "v"} : std::vector<std::string>{"-terse"});
-  append(submit, words_of(grid_engine_options(settings_, request.name, request.folder,
+  append(submit, words_of(grid_engine_options(settings_, request.name, request.directory(),
                                               request.may_requeue)));
   std::vector<std::string> argv = grid_engine_environment();
   append_submission(argv, request.script, std::move(submit));

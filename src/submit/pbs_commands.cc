@@ -169,7 +169,8 @@ bool PbsCommands::is_id(std::string_view text) const {
 std::vector<std::string> PbsCommands::submit(const JobRequest& request) const {
   // Without -f, qsub leaves a process behind that may keep the connection of this session open.
   std::vector<std::string> qsub{"qsub", "-f"};
-  append(qsub, words_of(pbs_options(settings_, request.name, request.folder, request.may_requeue)));
+  append(qsub,
+         words_of(pbs_options(settings_, request.name, request.directory(), request.may_requeue)));
   std::vector<std::string> argv = pbs_environment();
   append_submission(argv, request.script, std::move(qsub));
   return argv;

@@ -40,6 +40,10 @@ const job::FieldTable& slurm_keys() {
       field("gpu_type", &S::gpu_type, "the type of GPU, for sites that require one",
             {.pattern = kSlurmName, .shape = "a type of GPU such as a100"}),
       field("gpu_option", &S::gpu_option, "the option of sbatch that requests GPUs"),
+      field("visible_gpus", &S::visible_gpus,
+            "the GPUs of its node that a rank sees; site: as srun shows them; one: its own, by "
+            "CUDA_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES; all: srun binds none",
+            {.omit_default = true}),
       field("tasks_per_node", &S::tasks_per_node, "ranks on a node",
             {.min = 1, .max = 4096, .default_text = "one per GPU; 1 without"}),
       field("cpus_per_task", &S::cpus_per_task, "cores of a rank; 0: the site's default",
@@ -107,6 +111,18 @@ void shorten_slurm(QueueSettings& settings, int nodes, std::chrono::seconds wall
   slurm.keep_allocation = std::chrono::seconds(0);
 }
 
+// Starts a rank ("$@") that sees one GPU of its node: the entry of the job's list at the rank's
+// place on the node, or the GPU of that number without a list. The other GPUs stay in the job's
+// cgroup, which peer-to-peer copies need (srun's --gpus-per-task would remove them). HIP reads
+// CUDA_VISIBLE_DEVICES as a further selection among those of ROCR_VISIBLE_DEVICES.
+constexpr const char* kWithOwnGpu =
+    R"sh(if [ -e /dev/kfd ]; then all=${ROCR_VISIBLE_DEVICES-}; else all=${CUDA_VISIBLE_DEVICES-}; fi; )sh"
+    R"sh(place=${SLURM_LOCALID:-0}; own=$all; )sh"
+    R"sh(while [ "$place" -gt 0 ]; do own=${own#*,}; place=$((place - 1)); done; )sh"
+    R"sh(own=${own%%,*}; own=${own:-${SLURM_LOCALID:-0}}; )sh"
+    R"sh(if [ -e /dev/kfd ]; then unset CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES; )sh"
+    R"sh(export ROCR_VISIBLE_DEVICES="$own"; else export CUDA_VISIBLE_DEVICES="$own"; fi; exec "$@")sh";
+
 // One task per rank. srun takes the job's shape from its environment, except for --cpus-per-task.
 std::vector<std::string> slurm_launch(const ScriptRequest& request) {
   const SlurmSettings& slurm = request.settings.as<SlurmSettings>();
@@ -118,7 +134,11 @@ std::vector<std::string> slurm_launch(const ScriptRequest& request) {
                                    "--ntasks-per-node=" + std::to_string(slurm.tasks_per_node)};
   if (slurm.cpus_per_task > 0)
     argv.push_back("--cpus-per-task=" + std::to_string(slurm.cpus_per_task));
-  for (const auto* words : {&slurm.srun, &request.image, &request.trainer})
+  if (slurm.visible_gpus == VisibleGpus::kAll) argv.emplace_back("--gpu-bind=none");
+  std::vector<std::string> own_gpu;
+  if (slurm.visible_gpus == VisibleGpus::kOne) own_gpu = {"sh", "-c", kWithOwnGpu, "sh"};
+  for (const std::vector<std::string>* words :
+       {&slurm.srun, &std::as_const(own_gpu), &request.image, &request.trainer})
     argv.insert(argv.end(), words->begin(), words->end());
   return argv;
 }

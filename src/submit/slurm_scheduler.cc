@@ -31,9 +31,9 @@ class SlurmScheduler final : public Scheduler {
     if (!is_plain_name(request.name) || request.folder.empty() || request.script.empty())
       throw Error(ErrorKind::kConfig, "a Slurm job needs a plain name, a folder and a script");
     if (request.kept_allocation && take(request, stop)) return request.kept_allocation->job;
-    const auto argv =
-        submit_command(slurm_options(settings_, request.name, request.folder, request.may_requeue),
-                       request.script, false);
+    const auto argv = submit_command(
+        slurm_options(settings_, request.name, request.directory(), request.may_requeue),
+        request.script, false);
     const Submission submission =
         read_submission(session_->run(argv, request.script, settings_.command_timeout, stop));
     if (submission.kind != Submission::Kind::kAccepted)
@@ -45,7 +45,7 @@ class SlurmScheduler final : public Scheduler {
     std::map<uint64_t, JobId> found;  // by number, oldest first
     const auto add = [&](const std::vector<QueueRow>& rows) {
       for (const QueueRow& row : rows)
-        if (row.name == request.name && row.folder == request.folder.str() &&
+        if (row.name == request.name && row.folder == request.directory().str() &&
             (row.had_nodes || row.status.state != JobState::kEnded))
           found.emplace(std::stoull(row.id), JobId(row.id));
     };
@@ -219,9 +219,9 @@ std::shared_ptr<Scheduler> make_slurm_scheduler(SlurmSettings settings,
 
 TestOnly test_only(remote::Session& session, const SlurmSettings& settings,
                    const JobRequest& request, std::stop_token stop) {
-  const auto argv =
-      submit_command(slurm_options(settings, request.name, request.folder, request.may_requeue),
-                     request.script, true);
+  const auto argv = submit_command(
+      slurm_options(settings, request.name, request.directory(), request.may_requeue),
+      request.script, true);
   const auto answer = session.run(argv, request.script, settings.command_timeout, stop);
   const std::string text = one_line(answer.err.empty() ? answer.out : answer.err);
   const bool accepted = answer.exit_code == 0;

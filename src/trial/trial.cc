@@ -118,14 +118,16 @@ class Trial {
 
   void submit() {
     std::string paths;
-    for (const std::string& path : paths_of(facility_)) paths += path + "\n";
+    for (const std::string& path : paths_of(facility_))
+      paths += facility_.on_compute_nodes(path) + "\n";
     std::vector<remote::NewFile> files{
         {"config/", ""},
         {"out/", ""},
         {std::string(job::kCheckConfig), model_config(experiment_)},
         {"node.sh", std::string(trial_scripts().front().text)},
         {"paths.txt", paths},
-        {"job.json", job::format_job_spec(check_spec(facility_, shape_.world_size))}};
+        {"job.json", job::format_job_spec(facility::for_compute_nodes(
+                         facility_, check_spec(facility_, shape_.world_size)))}};
     job_.submit(shape_, std::move(files));
   }
 
@@ -238,7 +240,8 @@ config::Facility job_shape(const config::Facility& facility, const facility::Pro
   shape.may_requeue = false;
   shape.trainer_command = {"sh", "node.sh"};
   if (facility.trainer_command.empty()) {
-    shape.trainer_command.push_back(facility::trainer_program(facility, programs));
+    shape.trainer_command.push_back(
+        facility.on_compute_nodes(facility::trainer_program(facility, programs)));
     shape.trainer_command.push_back("check");
   }
   return shape;

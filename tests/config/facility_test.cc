@@ -59,8 +59,25 @@ TEST(RemoteFacility, HasTypedSettings) {
   EXPECT_EQ(slurm.warning, minutes(10));
   EXPECT_THAT(slurm.extra, ElementsAre("--mail-type=END"));
   EXPECT_THAT(facility.modules, ElementsAre("cuda/12.2"));
+  EXPECT_FALSE(facility.login_shell);
   EXPECT_TRUE(facility.transfer.hosts.empty());
   EXPECT_TRUE(facility.image.file.empty());
+}
+
+TEST(RemoteFacility, PathsOfComputeNodesFollowFromTheDeepestMount) {
+  const Facility facility =
+      parse(site_with("modules:",
+                      "compute_mounts: [/scratch, \"/scratch/me:/compute/m\", /data]\n    modules:"))
+          .facilities.at(0);
+  const auto there = [&](const char* path) { return facility.on_compute_nodes(std::string(path)); };
+  EXPECT_EQ(there("/scratch/me/xffl"), "/compute/m/xffl");
+  EXPECT_EQ(there("/scratch/me"), "/compute/m");
+  EXPECT_EQ(there("/scratch/mel/x"), "/scratch/mel/x");
+  EXPECT_EQ(there("xffl-train"), "xffl-train");
+  EXPECT_EQ(there("/usr/bin/xffl-train"), "/usr/bin/xffl-train");
+  EXPECT_FALSE(facility.find_on_compute_nodes(RemotePath("/scratchy/x")));
+  const Facility everything = parse(kSite).facilities.at(0);
+  EXPECT_EQ(everything.find_on_compute_nodes(RemotePath("/p/x")), RemotePath("/p/x"));
 }
 
 TEST(RemoteFacility, WorldSizeFollowsFromTheSlurmRequest) {
@@ -159,6 +176,14 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"access: ssh", "access: local",
               "'facilities.alba.ssh' has a meaning only with access: ssh"},
         Wrong{"modules: cuda/12.2", "modules: [\"a;b\"]", "should be a module such as"},
+        Wrong{"modules: cuda/12.2", "compute_mounts: scratch", "should be a folder such as /e"},
+        Wrong{"modules: cuda/12.2", "compute_mounts: [\"/p/a b\"]", "should be a folder such as /e"},
+        Wrong{"modules: cuda/12.2", "compute_mounts: [/e, \"/p:/q\"]",
+              "'/scratch/me/xffl' is in no folder that compute nodes mount (/e, /p:/q): move it"},
+        Wrong{"modules: cuda/12.2", "compute_mounts: /scratch/me/xffl",
+              "'/scratch/me/it.tokens' is in no folder that compute nodes mount"},
+        Wrong{"modules: cuda/12.2", "login_shell: yes", "should be true or false"},
+        Wrong{"account: EUHPC_D01_001", "visible_gpus: two", "should be site, one or all"},
         Wrong{"modules: cuda/12.2", "cuda_compat: compat", "should start with '/'"},
         Wrong{"modules: cuda/12.2", "cuda_compat: \"/a:/b\"", "should have no ':' and no space"},
         Wrong{"modules: cuda/12.2", "library_path: [/ok, \"/a b/libcxi.so.1\"]",

@@ -39,9 +39,11 @@ facilities:
     transfer: {hosts: data.example.org, shell: false}
     scheduler: slurm
     slurm:
-      {account: acc_1, partition: "a,b", constraint: "[x|y]", nodes: 2, gpus_per_node: 4, gpu_option: gres, gpu_type: a100,
+      {account: acc_1, partition: "a,b", constraint: "[x|y]", nodes: 2, gpus_per_node: 4, gpu_option: gres, gpu_type: a100, visible_gpus: one,
        memory_per_node: 480GB, time: 12h, warning: 10m, extra: [--mail-type=END], srun: --cpu-bind=cores}
     image: {file: /images/x.sif, binds: [/scratch, "/a:/b:ro"], options: [--cleanenv], gpu: nv}
+    login_shell: true
+    compute_mounts: [/images, "/scratch:/compute"]
     modules: [cuda/12.2]
     workdir: /scratch/me
     data: {train: /scratch/me/t}

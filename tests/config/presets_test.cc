@@ -35,8 +35,8 @@ TEST(Presets, MakeAFacilityTogetherWithTheUsersOwnKeys) {
     for (const Setting& own : std::vector<Setting>{{"facilities.site.ssh.user", "me"},
                                                    {"facilities.site.slurm.account", "acc"},
                                                    {"facilities.site.slurm.time", "2h"},
-                                                   {"facilities.site.workdir", "/scratch/me"},
-                                                   {"facilities.site.data.train", "/scratch/me/t"}})
+                                                   {"facilities.site.workdir", "/e/scratch/me"},
+                                                   {"facilities.site.data.train", "/e/data/t"}})
       settings.push_back(own);
     const Experiment experiment =
         parse_experiment(format_settings(settings), "xffl.yaml", "/project");

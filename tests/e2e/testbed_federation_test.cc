@@ -39,6 +39,23 @@ TEST(TestbedFederation, WorksWithDataMoversNoisyShellsAndForgetfulControllers) {
   project.expect_result(local_sha256());
 }
 
+// Compute nodes mount the scratch at another path than the log-in nodes, where they have nothing.
+TEST(TestbedFederation, JobsRunInTheFoldersThatComputeNodesMount) {
+  TestbedProject project({"--compute-scratch", "/compute"});
+  NEED_TESTBED(project);
+  for (const char* name : {"alba", "brno"}) {
+    const test::Facility& facility = project.facility(name);
+    test::Placement place =
+        placement(facility, "    compute_mounts: ['" + facility.scratch + ":/compute', /data]\n");
+    place.trainings = "/compute/trainings.log";
+    project.place(name, place);
+  }
+  project.write_config();
+  const ProcessResult result = project.run();
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  project.expect_result(local_sha256());
+}
+
 // SIGKILL at a sample of the journal records; the same command continues the run. With
 // XFFL_CAMPAIGN=1 at every record.
 TEST(TestbedFederation, SurvivesKillsAtJournalRecords) {

@@ -124,6 +124,39 @@ TEST_F(SlurmScript, AMissingModuleFailsTheJobAndIsNamed) {
   EXPECT_EQ(text("ran.txt"), "");
 }
 
+TEST_F(SlurmScript, ARankSeesItsOwnGpuOrAll) {
+  program("trainer", "echo \"$SLURM_LOCALID:$CUDA_VISIBLE_DEVICES\" >>ran.txt\n");
+  program("bin/srun",
+          "echo \"$*\" >srun.txt\nwhile [ \"${1#--}\" != \"$1\" ]; do shift; done\n"
+          "for i in 0 1 2; do SLURM_LOCALID=$i \"$@\"; done\n");
+  slurm().visible_gpus = submit::VisibleGpus::kOne;
+  facility_.environment = {"export CUDA_VISIBLE_DEVICES=4,7"};
+  EXPECT_EQ(run("41").exit_code, 0);
+  EXPECT_EQ(text("ran.txt"), "0:4\n1:7\n2:7\n");
+  EXPECT_THAT(text("srun.txt"), Not(HasSubstr("--gpu-bind")));
+  facility_.environment = {"unset CUDA_VISIBLE_DEVICES"};
+  EXPECT_EQ(run("41", "1").exit_code, 0);
+  EXPECT_THAT(text("ran.txt"), HasSubstr("0:0\n1:1\n2:2\n"));
+  slurm().visible_gpus = submit::VisibleGpus::kAll;
+  EXPECT_EQ(run("41", "2").exit_code, 0);
+  EXPECT_THAT(text("srun.txt"), HasSubstr(" --gpu-bind=none "));
+}
+
+TEST_F(SlurmScript, ALoginShellsProfileDefinesModule) {
+  write_file_atomic(dir_ / ".bash_profile",
+                    "PATH=" + (dir_ / "bin").string() +  // Debian's /etc/profile sets another one
+                        ":$PATH\nmodule() { LOADED=\"profile's $2\"; }\nexport LOADED\n");
+  write_file_atomic(dir_ / ".profile", "exit 9\n");  // bash reads the first one only
+  facility_.modules = {"cuda"};
+  facility_.login_shell = true;
+  ProcessSpec job = spec("41", "");
+  job.env.erase("MODULESHOME");
+  job.env["HOME"] = dir_.path().string();
+  const ProcessResult result = run_process(job);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(text("ran.txt"), HasSubstr("profile's cuda"));
+}
+
 // For a trainer of one's own, which may not look.
 TEST_F(SlurmScript, ADamagedModelIsNotTrainedOn) {
   const fs::path model = dir_ / "a model's \\ folder";

@@ -12,6 +12,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/process.h"
 #include "xffl/config/load.h"
+#include "xffl/submit/slurm.h"
 
 namespace xffl::facility {
 namespace {
@@ -87,6 +88,44 @@ TEST(JobScript, InAnImageBindsTheJobsFolders) {
   EXPECT_THAT(script, HasSubstr("apptainer exec --nv --bind /data/val --bind /scratch/me "
                                 "--bind /scratch/me/xffl --bind /usr/share:/x:ro --pwd " +
                                 kFolder.str() + " --cleanenv /images/xffl.sif xffl-train --job"));
+}
+
+// A site with a login shell, one GPU for a rank, and other paths on compute nodes.
+TEST(JobScript, OfASiteWithItsOwnWaysMatchesTheGoldenFile) {
+  config::Facility facility =
+      facility_of(with("workdir:",
+                       "login_shell: true\n    compute_mounts: [\"/scratch/me:/compute\", /data]\n"
+                       "    trainer: bundle\n    workdir:"));
+  facility.scheduler.as<submit::SlurmSettings>().visible_gpus = submit::VisibleGpus::kOne;
+  const std::string script = script_of(facility);
+  expect_golden("slurm_site.sbatch", script);
+  EXPECT_THAT(script, Not(HasSubstr("/scratch/me")));
+  EXPECT_THAT(script, HasSubstr(" /compute/xffl/xffl.programs/current/bin/xffl-train --job "
+                                "/compute/xffl/demo/0001-0123abcd/alba/r0002/a1/job.json"));
+}
+
+TEST(JobScript, ASpecHasThePathsOfComputeNodes) {
+  job::JobSpec spec;
+  spec.key = {"demo", "0001", 2, "alba", 1, std::string(32, 'a')};
+  spec.base_model_sha256 = spec.adapter_sha256 = std::string(64, '0');
+  spec.base_model_path = "/scratch/me/xffl/model";
+  spec.base_model_packed = {.path = "/scratch/me/packed",
+                            .sha256 = std::string(64, '1'),
+                            .reference_path = "/scratch/me/reference",
+                            .reference_sha256 = std::string(64, '2'),
+                            .failure_path = "/scratch/me/failure"};
+  spec.train_paths = {"/scratch/me/it.tokens", "/data/it.tokens"};
+  spec.validation = {{"it", "/scratch/me/val.tokens"}};
+  spec.adapter_path = spec.optimizer_path = spec.update_path = spec.report_path =
+      spec.metrics_path = spec.state_path = "/scratch/me/x";
+  const std::string before = job::format_job_spec(spec);
+  EXPECT_EQ(job::format_job_spec(for_compute_nodes(facility_of(kProject), spec)), before);
+  const std::string after = job::format_job_spec(for_compute_nodes(
+      facility_of(
+          with("workdir:", "compute_mounts: [\"/scratch/me:/compute\", /data]\n    workdir:")),
+      spec));
+  EXPECT_THAT(after, Not(HasSubstr("/scratch/me")));
+  EXPECT_THAT(after, HasSubstr("/compute/packed"));
 }
 
 TEST(JobScript, AnImageGetsTheSitesLibraries) {

@@ -13,6 +13,7 @@
 #include "support/testbed_ssh.h"
 #include "xffl/base/clock.h"
 #include "xffl/facility/job_script.h"
+#include "xffl/facility/services.h"
 #include "xffl/remote/ssh.h"
 #include "xffl/submit/slurm.h"
 

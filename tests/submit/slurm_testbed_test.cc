@@ -7,6 +7,7 @@ namespace xffl::submit {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 TEST_F(SlurmTestbed, RanksOfTwoNodesRunAndTheJobEnds) {
   START_TESTBED();
@@ -40,6 +41,56 @@ TEST_F(SlurmTestbed, TheWarningSignalReachesEveryRank) {
   EXPECT_THAT(ranks, HasSubstr("rank 0 warned"));
   EXPECT_THAT(ranks, HasSubstr("rank 1 warned"));
   EXPECT_EQ(text(job.folder / "out/report.json"), "warned\n");
+}
+
+TEST_F(SlurmTestbed, RanksOfANodeSeeOneGpuOrAll) {
+  START_TESTBED();
+  slurm().nodes = 1;
+  slurm().tasks_per_node = slurm().gpus_per_node = facility_.world_size = 2;
+  const auto seen = [&](VisibleGpus visible, int attempt) {
+    slurm().visible_gpus = visible;
+    scheduler_ = coordinator();
+    const JobRequest job = request(attempt);
+    const JobId id = scheduler_->submit(job, {});
+    EXPECT_TRUE(await_ranks(job)) << output(job);
+    const std::string ranks = text(job.folder / "ranks.txt");
+    finish(job);
+    EXPECT_TRUE(await_state(job, id, JobState::kEnded));
+    return ranks;
+  };
+  const std::string one = seen(VisibleGpus::kOne, 1);
+  EXPECT_THAT(one, HasSubstr("gpus 0 args"));
+  EXPECT_THAT(one, HasSubstr("gpus 1 args"));
+  EXPECT_THAT(seen(VisibleGpus::kSite, 2), HasSubstr("gpus 0,1 args"));
+  // A site that binds; unbound, the variable is unset and the cgroup decides.
+  slurm().srun = {"--gpus-per-task=1"};
+  EXPECT_THAT(seen(VisibleGpus::kSite, 3), Not(HasSubstr("gpus 0,1 args")));
+  EXPECT_THAT(seen(VisibleGpus::kAll, 4), HasSubstr("gpus  args"));
+}
+
+// The account's profile alone defines `module`, and prints and reads, too.
+TEST_F(SlurmTestbed, ALoginShellSubmitsAndLoadsModules) {
+  START_TESTBED();
+  facility_.environment = {};
+  facility_.modules = {"cuda/12.2"};
+  const ProcessResult written = alba_->exec_as_user(
+      {"sh", "-c", "cat >~/.bash_profile"},
+      "echo '*** Welcome ***'\nread -r line\nmodule() { export TAG=\"module $2\"; }\n");
+  ASSERT_EQ(written.exit_code, 0) << written.err;
+  const JobRequest without = request(1);
+  const JobId plain = scheduler_->submit(without, {});
+  ASSERT_TRUE(await_state(without, plain, JobState::kEnded));
+  EXPECT_THAT(output(without), HasSubstr("cannot load the module cuda/12.2"));
+  facility_.login_shell = true;
+  session_ = facility::queue_session(facility_, session_);
+  scheduler_ = coordinator();
+  const JobRequest job = request(2);
+  const JobId id = scheduler_->submit(job, {});
+  ASSERT_TRUE(await_ranks(job)) << output(job);
+  EXPECT_THAT(text(job.folder / "ranks.txt"), HasSubstr("tag module cuda/12.2"));
+  EXPECT_EQ(scheduler_->find(job, {}), std::vector<JobId>{id});
+  finish(job);
+  ASSERT_TRUE(await_state(job, id, JobState::kEnded));
 }
 
 TEST_F(SlurmTestbed, AScriptSubmittedByHandIsTheSameJob) {

@@ -111,6 +111,10 @@ struct Facility {
   Transfer transfer;        // of AccessKind::kSsh
   Image image;
   RemotePath workdir;                   // holds xffl's files at the facility
+  // Folders of the log-in nodes that compute nodes mount, as "/e", or "/p/scratch:/scratch" where
+  // the path differs there. Empty: all, at the same paths. Every path of a facility is the log-in
+  // nodes', and on_compute_nodes() has the job's.
+  std::vector<std::string> compute_mounts;
   std::chrono::seconds purge_after{0};  // the site removes files unused for this time; 0: unknown
   std::filesystem::path template_file;  // on this machine; empty: the shipped template of its kind
   Budget budget;                        // of this facility's jobs in the run
@@ -127,6 +131,8 @@ struct Facility {
   std::string nccl_plugin;                // a network plug-in of NCCL; empty: NCCL's choice
   std::vector<std::string> library_path;  // libraries (*.so*) and folders
   std::string cuda_compat;                // folder of a newer libcuda.so.1 than the driver's
+  // The queue manager's commands and the job's shell read the profiles of a login shell.
+  bool login_shell = false;
   std::vector<std::string> modules;       // environment modules loaded before `environment`
   std::vector<std::string> environment;   // shell lines run before the trainer; single lines
   std::vector<std::string> train_data;    // token shards at the facility
@@ -139,6 +145,17 @@ struct Facility {
   std::chrono::milliseconds poll_interval{0};  // 0: the policy's
   job::TrainingSpec training;  // defaults, then the facility's own; steps = steps per round
   bool operator==(const Facility&) const = default;
+
+  /// `path` as compute nodes see it: the deepest of compute_mounts that has it decides. Empty: none
+  /// of them has it.
+  std::optional<RemotePath> find_on_compute_nodes(const RemotePath& path) const;
+  /// The same; a path outside of compute_mounts stays, and so does a name or a relative path.
+  RemotePath on_compute_nodes(const RemotePath& path) const {
+    return find_on_compute_nodes(path).value_or(path);
+  }
+  std::string on_compute_nodes(const std::string& path) const {
+    return path.starts_with('/') ? on_compute_nodes(RemotePath(path)).str() : path;
+  }
 
   /// The resources of a job.
   submit::JobShape shape() const { return scheduler.manager().shape(scheduler, world_size); }

@@ -17,9 +17,12 @@ namespace xffl::facility {
 std::string job_name(const plan::RunIdentity& identity, const job::JobKey& key,
                      const history::FacilityState& state);
 
+/// The spec with the paths that the job's nodes see (config::Facility::compute_mounts).
+job::JobSpec for_compute_nodes(const config::Facility& facility, job::JobSpec spec);
+
 /// Renders the facility's template for the batch job `job_name`. `next_folder` is the folder of the
-/// attempt that may take the kept allocation (next_attempt_folder()). Throws kConfig with the
-/// template's line.
+/// attempt that may take the kept allocation (next_attempt_folder()). Both folders are the log-in
+/// nodes'; the script has those of the compute nodes. Throws kConfig with the template's line.
 std::string job_script(const config::Facility& facility, const job::JobSpec& spec,
                        const std::string& job_name, const RemotePath& folder,
                        const Programs& programs, const std::optional<RemotePath>& next_folder = {});

@@ -54,6 +54,10 @@ struct Observer {
 Services make_services(Clock& clock, const std::filesystem::path& project_folder,
                        remote::Ask ask = {});
 
+/// The session for the queue manager's commands: `session`, or its commands in a login shell.
+std::shared_ptr<remote::Session> queue_session(const config::Facility& facility,
+                                               std::shared_ptr<remote::Session> session);
+
 remote::SshSettings ssh_settings(const config::Facility& facility,
                                  const std::filesystem::path& project_folder);
 /// The SSH settings for files: ssh_settings(), unless the facility has a `transfer` section.

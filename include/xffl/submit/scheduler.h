@@ -84,7 +84,11 @@ struct JobRequest {
   std::string script;  // rendered
   RemotePath folder;   // the attempt's folder: working directory, output file, claim
   std::optional<KeptAllocation> kept_allocation{};
-  bool may_requeue = true;  // the scheduler may start the job again by itself
+  bool may_requeue = true;    // the scheduler may start the job again by itself
+  RemotePath nodes_folder{};  // `folder` as compute nodes see it; empty: at the same path
+
+  /// The job's working directory, for the scheduler.
+  const RemotePath& directory() const { return nodes_folder.empty() ? folder : nodes_folder; }
 };
 
 // A job's output file in its attempt's folder, for every scheduler.

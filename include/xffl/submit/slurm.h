@@ -25,6 +25,10 @@ using xffl::to_string;
 enum class GpuOption { kGpusPerNode, kGres };
 constexpr auto names_of(GpuOption) { return enum_names("gpus-per-node", "gres"); }
 
+// The GPUs of its node that a rank sees. kSite: as the site's srun shows them.
+enum class VisibleGpus { kSite, kOne, kAll };
+constexpr auto names_of(VisibleGpus) { return enum_names("site", "one", "all"); }
+
 // A facility's Slurm: the `slurm` section of xffl.yaml. Each resource and limit becomes at most one
 // option of sbatch, so no value can add a directive.
 struct SlurmSettings {
@@ -33,6 +37,7 @@ struct SlurmSettings {
   int gpus_per_node = 0;
   std::string gpu_type;  // empty: any
   GpuOption gpu_option = GpuOption::kGpusPerNode;
+  VisibleGpus visible_gpus = VisibleGpus::kSite;
   int tasks_per_node = 1;       // ranks on a node: one per GPU
   int cpus_per_task = 0;        // 0: the site's default
   int64_t memory_per_node = 0;  // bytes; 0: the site's default

@@ -196,6 +196,10 @@ node_main() { # process 1 of a node
     [[ $path != /tmp/* ]] || bind "$path" "/tmp/.node$n$path"
   done
   mount --rbind "/tmp/.node$n/tmp" /tmp
+  if [ -n "$compute_scratch" ]; then
+    bind /scratch "$compute_scratch"
+    mount -t tmpfs xffl-no-scratch /scratch
+  fi
   echo "$pid" >"/run/xffl/node$n.part"
   mv "/run/xffl/node$n.part" "/run/xffl/node$n.pid"
   until_true 10 test -d /proc/sys/net/ipv4/conf/eth0

@@ -1,0 +1,55 @@
+// A login shell with profiles that print, read, and set up the PATH, as supercomputers have them.
+#include "xffl/remote/login_shell.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "support/temp_dir.h"
+#include "xffl/base/file.h"
+
+namespace xffl::remote {
+namespace {
+
+class LoginShell : public testing::Test {
+ protected:
+  LoginShell() {
+    make_dirs(dir_ / "slurm");
+    write_file_atomic(dir_ / "slurm/x-sbatch",
+                      "#!/bin/sh\necho \"id $1\"; echo why >&2; cat; exit 3\n");
+    ::chmod((dir_ / "slurm/x-sbatch").c_str(), 0755);
+    write_file_atomic(dir_ / ".bash_profile",
+                      "echo '*** Welcome ***'\necho 'module: not found' >&2\n"
+                      "read -r line\nPATH=$PATH:~/slurm\n");
+    ::setenv("HOME", dir_.path().c_str(), 1);
+  }
+  ~LoginShell() override {
+    home_.empty() ? ::unsetenv("HOME") : ::setenv("HOME", home_.c_str(), 1);
+  }
+
+  test::TempDir dir_;
+  const std::string home_ = std::getenv("HOME") == nullptr ? "" : std::getenv("HOME");
+  std::shared_ptr<Session> plain_ = make_local_session();
+  std::shared_ptr<Session> session_ = make_login_shell_session(plain_);
+};
+
+TEST_F(LoginShell, FindsTheProgramsOfTheProfile) {
+  const std::chrono::seconds patience(10);
+  EXPECT_EQ(plain_->run({"env", "x-sbatch", "x"}, "", patience, {}).exit_code, 127);
+  const CommandResult result =
+      session_->run({"env", "x-sbatch", "a '$b"}, "script\n", patience, {});
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_EQ(result.out, "id a '$b\nscript\n");  // without the welcome, with the whole input
+  EXPECT_EQ(result.err, "why\n");
+}
+
+TEST_F(LoginShell, LeavesFilesToTheSession) {
+  const RemotePath file((dir_ / "file").string());
+  write_text_atomic(*session_, file, "text");
+  EXPECT_EQ(read_text(*plain_, file, 100), "text");
+}
+
+}  // namespace
+}  // namespace xffl::remote
