@@ -169,7 +169,7 @@ void print_job_json(const std::string& facility, const trial::Kept& kept) {
 void doctor_job(const ProjectOptions& options, const JobFlags& flags) {
   const config::Experiment experiment = config::load_experiment(options.project);
   const config::Facility& facility = experiment.facility(FacilityName(flags.facility));
-  StopOnSignal signals("the command stops; the job goes on, and the same command follows it");
+  StopOnSignal signals("the command stops, and cancels its job");
   SystemClock clock;
   facility::Services services =
       facility::make_services(clock, experiment.project_folder, login_prompt());

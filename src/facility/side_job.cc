@@ -152,6 +152,11 @@ bool SideJob::follow(const std::function<bool()>& look) {
   }
 }
 
+void SideJob::cancel() {
+  session_->make_dirs(folder() / plan::kFence);
+  scheduler_->cancel({id_, job_name()}, {});
+}
+
 bool SideJob::is_gone(const submit::JobStatus& status) {
   using submit::JobState;
   switch (status.state) {

@@ -31,6 +31,12 @@ const job::FieldTable& slurm_keys() {
             {.pattern = kSlurmNames, .shape = "a partition's name"}),
       field("qos", &S::qos, "quality of service",
             {.pattern = kSlurmName, .shape = "the name of a QOS"}),
+      field("check_partition", &S::check_partition,
+            "the partition of `xffl doctor --job`, such as a debug partition; not set: partition",
+            {.pattern = kSlurmNames, .shape = "a partition's name"}),
+      field("check_qos", &S::check_qos,
+            "the quality of service of `xffl doctor --job`; not set: qos",
+            {.pattern = kSlurmName, .shape = "the name of a QOS"}),
       field("constraint", &S::constraint, "features of nodes, as of --constraint",
             {.pattern = kConstraint, .shape = "node features such as a100&nvlink"}),
       field("reservation", &S::reservation, "a reservation's name",
@@ -105,6 +111,8 @@ void one_slurm_task(QueueSettings& settings) {
 
 void shorten_slurm(QueueSettings& settings, int nodes, std::chrono::seconds walltime) {
   SlurmSettings& slurm = settings.as<SlurmSettings>();
+  if (!slurm.check_partition.empty()) slurm.partition = slurm.check_partition;
+  if (!slurm.check_qos.empty()) slurm.qos = slurm.check_qos;
   slurm.nodes = std::min(slurm.nodes, nodes);
   slurm.time = std::min(slurm.time, walltime);
   slurm.warning = std::min<std::chrono::seconds>(slurm.warning, slurm.time / 2);

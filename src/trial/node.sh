@@ -104,8 +104,9 @@ if [ "$local_rank" = 0 ]; then
 fi
 [ $# -gt 2 ] || exit 0 # the facility has a trainer of its own: there is no `check`
 
-# Sends the warning before the walltime, on its usual way: Slurm to the job's shell, xffl to the ranks.
-if [ "$rank" = 0 ]; then
+# Sends the warning before the walltime, on its usual way: Slurm to the job's shell, xffl to the ranks. In an image the job's script
+# sends it.
+if [ "$rank" = 0 ] && [ -z "$XFFL_CHECK_SIGNAL" ]; then
   (
     while kill -0 $$ && [ ! -e out/awaits-signal ]; do sleep 0.2; done
     if [ -n "$SLURM_JOB_ID" ]; then

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <span>
+#include <sstream>
 
 #include "xffl/base/embedded_file.h"
 #include "xffl/base/error.h"
@@ -25,6 +26,17 @@ constexpr int kKeptSchema = 1;
 constexpr uint64_t kMaxKeptBytes = 1 << 20, kMaxModelConfig = 1 << 20;
 constexpr int64_t kCheckSteps = 3;  // the first one warms up
 constexpr int kMostCheckedRanks = 1024;
+constexpr size_t kHashDigits = 8;  // of a folder's name
+constexpr int kKeptFolders = 3;    // of jobs with the same settings, and of settings
+
+// A line of `environment`, which runs outside of the image: programs such as scancel are missing
+// inside. It sends the warning like node.sh, which then does not. Elsewhere than in Slurm's script
+// it stands in the script of each rank.
+constexpr const char* kSignalFromOutside =
+    R"sh(export XFFL_CHECK_SIGNAL=outside; if [ "${rank:-0}" = 0 ]; then )sh"
+    R"sh((while kill -0 $$ && [ ! -e out/awaits-signal ]; do sleep 0.2; done; )sh"
+    R"sh(if [ -n "${SLURM_JOB_ID:-}" ]; then scancel --batch --signal=USR1 "$SLURM_JOB_ID"; )sh"
+    R"sh(else kill -USR1 "$PPID"; fi) >/dev/null 2>&1 </dev/null & fi)sh";
 
 std::string node_file(int rank) { return "out/node-" + std::to_string(rank) + ".txt"; }
 
@@ -89,7 +101,7 @@ class Trial {
       if (callbacks_.confirm) callbacks_.confirm();
       submit();
     }
-    if (!is_unseen) job_.follow([&] { return is_done(); });
+    if (!is_unseen) follow();
     const Found found = collect();
     Kept kept{.utc = format_utc(services_.clock.utc()),
               .settings_sha256 = settings_,
@@ -105,15 +117,60 @@ class Trial {
     make_dirs(kept_file(experiment_, facility_.name).parent_path());
     write_file_atomic(kept_file(experiment_, facility_.name), format_kept(kept));
     job_.session().remove_tree(job_.folder() / "model");  // of a job that failed
+    remove_old_folders();
     return kept;
   }
 
  private:
+  // Nobody waits for the results of a stopped command, so its job should cost nothing more.
+  void follow() {
+    try {
+      job_.follow([&] { return is_done(); });
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kCancelled) throw;
+      try {
+        job_.cancel();
+      } catch (const Error& failure) {
+        throw Error(ErrorKind::kCancelled, "stopped; job " + job_.id().str() +
+                                               " was not cancelled and may go on (" +
+                                               failure.what() + "); the same command follows it");
+      }
+      throw Error(ErrorKind::kCancelled, "stopped; job " + job_.id().str() + " is cancelled");
+    }
+  }
+
   facility::SidePlace place() const {
-    const std::string name = facility_.name.str() + "-" + settings_.substr(0, 8);
+    const std::string name = facility_.name.str() + "-" + settings_.substr(0, kHashDigits);
     return {.parent = facility_.workdir / "xffl.checks" / (experiment_.project.str() + "." + name),
             .name = "xffl-check-" + name,
             .report = std::string(job::kCheckReport)};
+  }
+
+  // Keeps the last folders of jobs, and of settings. Best effort: they cost space only.
+  void remove_old_folders() {
+    try {
+      remote::Session& session = job_.session();
+      const RemotePath parent = job_.folder().parent(), checks = parent.parent();
+      for (int number = job_.number() - kKeptFolders; number > 0; --number) {
+        const RemotePath old = parent / ("job" + std::to_string(number));
+        if (!session.stat(old)) break;
+        session.remove_tree(old);
+      }
+      const auto newest_first =
+          session.run({"ls", "-1t", "--", checks.str()}, "", std::chrono::seconds(60), {});
+      const std::string own = parent.filename();
+      const std::string prefix = own.substr(0, own.size() - kHashDigits);
+      std::istringstream lines(newest_first.out);
+      int found = 0;
+      for (std::string name; std::getline(lines, name);) {
+        if (!name.starts_with(prefix) || name.size() != own.size() ||
+            name.find_first_not_of("0123456789abcdef", prefix.size()) != std::string::npos)
+          continue;
+        if (++found > kKeptFolders && name != own) session.remove_tree(checks / name);
+      }
+    } catch (const Error& error) {
+      log::debug("old folders of checks stay", {{"problem", error.what()}});
+    }
   }
 
   void submit() {
@@ -238,6 +295,7 @@ config::Facility job_shape(const config::Facility& facility, const facility::Pro
   const submit::JobShape job = shape.shape();
   if (!manager.this_machine) shape.world_size = job.nodes * job.tasks_per_node;
   shape.may_requeue = false;
+  if (!facility.image.file.empty()) shape.environment.emplace_back(kSignalFromOutside);
   shape.trainer_command = {"sh", "node.sh"};
   if (facility.trainer_command.empty()) {
     shape.trainer_command.push_back(

@@ -1,10 +1,15 @@
 // `xffl doctor --job` with jobs of this machine and the real trainer on two CPU ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 
+#include <set>
+
+#include "support/await.h"
 #include "support/temp_dir.h"
 #include "xffl/base/file.h"
+#include "xffl/base/json.h"
 #include "xffl/base/process.h"
 #include "xffl/checkpoint/llama_config.h"
 #include "xffl/tokens/token_shard.h"
@@ -44,15 +49,15 @@ class CheckJob : public testing::Test {
     writer.add_document(ids);
     writer.finish();
   }
-  void write_config(const std::string& data, int steps = 40) const {
+  void write_config(const std::string& data, int steps = 40, int patience_s = 3) const {
     write_file_atomic(dir_ / "xffl.yaml",
                       "project: p\nmodel: model\nrounds: 1\ntraining: {steps_per_round: " +
                           std::to_string(steps) +
                           ", batch_size: 4, micro_batch_size: 1, precision: fp32}\n"
                           "facilities:\n  alba:\n    world_size: 2\n"
                           "    environment: [export OMP_NUM_THREADS=1, export "
-                          "XFFL_CHECK_PATIENCE=3]\n    data: {train: [" +
-                          data + "]}\n");
+                          "XFFL_CHECK_PATIENCE=" +
+                          std::to_string(patience_s) + "]\n    data: {train: [" + data + "]}\n");
   }
   ProcessResult xffl(std::vector<std::string> argv) const {
     argv.insert(argv.begin(), kCheckBin + std::string("/xffl"));
@@ -85,6 +90,78 @@ TEST_F(CheckJob, MeasuresStepsAndPlanShowsThem) {
   fs::rename(dir_ / "data.tokens", dir_ / "other.tokens");
   write_config("other.tokens");
   EXPECT_THAT(xffl({"plan", "--offline"}).out, HasSubstr("has changed since"));
+}
+
+TEST_F(CheckJob, PrintsItsResultsAsJson) {
+  const ProcessResult done = xffl({"doctor", "--job", "alba", "--yes", "--json"});
+  ASSERT_EQ(done.exit_code, 0) << done.err << done.out;
+  const Json json = parse_json(done.out, "stdout");
+  EXPECT_EQ(json.at("facility"), "alba");
+  EXPECT_EQ(json.at("ranks"), 2);
+  EXPECT_EQ(json.at("job_number"), 1);
+  EXPECT_GT(json.at("step_seconds").get<double>(), 0);
+  bool has_signal = false;
+  for (const Json& result : json.at("results")) {
+    EXPECT_TRUE(result.at("severity") == "ok" || result.at("severity") == "warning") << result;
+    has_signal = has_signal || result.at("check") == "signal";
+  }
+  EXPECT_TRUE(has_signal) << done.out;
+  write_shard(65);
+  const ProcessResult failed = xffl({"doctor", "--job", "alba", "--yes", "--json"});
+  EXPECT_NE(failed.exit_code, 0);
+  EXPECT_THAT(failed.err, HasSubstr("checks failed"));
+  bool has_error = false;
+  const Json failure = parse_json(failed.out, "stdout");
+  for (const Json& result : failure.at("results"))
+    has_error = has_error || result.at("severity") == "error";
+  EXPECT_TRUE(has_error) << failed.out;
+}
+
+TEST_F(CheckJob, KeepsTheLastFoldersOnly) {
+  const fs::path checks = dir_ / "work/alba/xffl.checks";
+  ASSERT_EQ(check().exit_code, 0);
+  const std::string own = fs::directory_iterator(checks)->path().filename().string();
+  ASSERT_EQ(own.substr(0, 7), "p.alba-");
+  for (const char* other : {"p.alba-0000000", "q.alba-00000001", "p.alba-0000000g"})
+    make_dirs(checks / other);
+  for (int i = 1; i <= 4; ++i) {
+    const fs::path old = checks / ("p.alba-0000000" + std::to_string(i));
+    make_dirs(old / "job1");
+    fs::last_write_time(old, fs::file_time_type::clock::now() - std::chrono::hours(i));
+  }
+  for (int job = 2; job <= 4; ++job) ASSERT_EQ(check().exit_code, 0) << job;
+  std::set<std::string> left, jobs;
+  for (const auto& entry : fs::directory_iterator(checks))
+    left.insert(entry.path().filename().string());
+  for (const auto& entry : fs::directory_iterator(checks / own))
+    jobs.insert(entry.path().filename().string());
+  EXPECT_THAT(
+      left, testing::UnorderedElementsAre(own, "p.alba-00000001", "p.alba-00000002",
+                                          "p.alba-0000000", "q.alba-00000001", "p.alba-0000000g"));
+  EXPECT_THAT(jobs, testing::UnorderedElementsAre("job2", "job3", "job4"));
+}
+
+TEST_F(CheckJob, CtrlCCancelsTheJob) {
+  fs::remove(dir_ / "data.tokens");
+  ASSERT_EQ(::mkfifo((dir_ / "data.tokens").c_str(), 0600), 0);  // the job waits for it
+  write_config("data.tokens", 40, 100);
+  const pid_t command =
+      start_detached({.argv = {kCheckBin + std::string("/xffl"), "doctor", "--job", "alba", "--yes",
+                               "-p", dir_.path().string()}},
+                     dir_ / "output");
+  const auto output = [&] { return read_file(dir_ / "output", 1 << 20); };
+  const auto owner = [&]() -> std::string {
+    for (const auto& entry : fs::recursive_directory_iterator(dir_ / "work"))
+      if (entry.path().filename() == "owner") return read_file(entry.path(), 1000);
+    return "";
+  };
+  ASSERT_TRUE(test::await([&] { return fs::exists(dir_ / "work") && !owner().empty(); }));
+  const std::string job = owner().substr(0, owner().find(' '));
+  ::kill(command, SIGINT);
+  EXPECT_TRUE(test::await([&] {
+    return output().find("stopped; job " + job + " is cancelled") != std::string::npos;
+  })) << output();
+  EXPECT_TRUE(test::await([&] { return !process_start_ticks(std::stoi(job)); })) << job;
 }
 
 TEST_F(CheckJob, DataOfAnotherVocabularyIsNamed) {

@@ -50,12 +50,14 @@ class TestbedCheckJob : public testing::Test {
     writer.finish();
     fs::permissions(file, fs::perms::owner_all | fs::perms::others_read);
   }
-  ProcessResult check(const std::string& data) const {
+  ProcessResult check(const std::string& data, const std::string& more = "",
+                      const std::string& slurm = "nodes: 2, time: 5m, warning: 1m") const {
     write_file_atomic(path() / "xffl.yaml",
                       "project: lab\nmodel: model\nrounds: 1\ntraining: {steps_per_round: 40, "
                       "batch_size: 4, micro_batch_size: 1, precision: fp32}\nfacilities:\n"
                       "  brno:\n" +
-                          test::placement(brno()).yaml + "    trainer: {program: " + kPrograms +
+                          test::placement(brno(), more, slurm).yaml +
+                          "    trainer: {program: " + kPrograms +
                           "/xffl-train}\n    environment: [export OMP_NUM_THREADS=1]\n"
                           "    data: {train: [" +
                           data + "]}\n");
@@ -86,6 +88,43 @@ TEST_F(TestbedCheckJob, MeasuresARoundAndNamesANodeWithoutTheData) {
   EXPECT_THAT(bad.out, HasSubstr("on brno2 " + only_on_node_1 + " does not exist"));
   EXPECT_THAT(bad.out, Not(HasSubstr("on brno1 " + only_on_node_1)));
   EXPECT_THAT(bad.out, HasSubstr("compute nodes may mount other file systems"));
+}
+
+// A stand-in for Apptainer, inside of which Slurm's programs are missing as in a real image.
+TEST_F(TestbedCheckJob, TheWarningReachesRanksInAnImage) {
+  const std::string scratch = brno().scratch;
+  const ProcessResult made = brno().exec_as_user(
+      {"sh", "-c",
+       R"sh(mkdir "$1/bin" && ln -s /usr/bin/* "$1/bin" && rm "$1"/bin/scancel "$1"/bin/srun &&
+printf '#!/bin/sh\nwhile [ "$1" != %s ]; do shift; done\nshift\nPATH=%s exec "$@"\n' "$1/x.sif" "$1/bin" >"$1/apptainer" &&
+chmod 755 "$1/apptainer" && : >"$1/x.sif")sh",
+       "sh", scratch});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const ProcessResult good =
+      check(scratch + "/data.tokens",
+            "    image: {file: " + scratch + "/x.sif, program: " + scratch + "/apptainer}\n");
+  ASSERT_EQ(good.exit_code, 0) << good.err << good.out;
+  EXPECT_THAT(good.out, HasSubstr("2 of 2 nodes have answered"));
+  EXPECT_THAT(good.out, HasSubstr("reached 2 of 2 ranks"));
+}
+
+TEST_F(TestbedCheckJob, TheQueueForChecksIsUsed) {
+  const ProcessResult refused =
+      check(brno().scratch + "/data.tokens", "",
+            "nodes: 2, time: 5m, warning: 1m, check_partition: for_checks");
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("invalid partition"));
+  ASSERT_EQ(brno()
+                .exec_on_login({"scontrol", "create", "partition", "PartitionName=for_checks",
+                                "Nodes=ALL", "MaxTime=20", "State=UP"})
+                .exit_code,
+            0);
+  const ProcessResult good = check(brno().scratch + "/data.tokens", "",
+                                   "nodes: 2, time: 2h, warning: 1m, check_partition: for_checks");
+  ASSERT_EQ(good.exit_code, 0) << good.err << good.out;
+  const std::string job = good.out.substr(good.out.find("job ") + 4);
+  EXPECT_THAT(brno().exec_on_login({"scontrol", "show", "job", job.substr(0, job.find('\n'))}).out,
+              HasSubstr("Partition=for_checks"));
 }
 
 }  // namespace

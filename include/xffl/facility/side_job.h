@@ -53,6 +53,9 @@ class SideJob {
   /// error kRemote of `look` is a warning only. Throws kCancelled on a stop.
   bool follow(const std::function<bool()>& look);
 
+  /// Cancels the job, and fences its folder. Throws kRemote: the job may go on.
+  void cancel();
+
   /// The end of the job's output, each line indented and made printable; or the reason why there
   /// is none.
   std::string last_output() const;

@@ -95,7 +95,8 @@ struct QueueManager {
   /// a node have together; null: the queue manager has no settings.
   void (*one_task)(QueueSettings& settings) = nullptr;
   /// Changes the settings to a short job that checks the facility: at most `nodes` nodes and this
-  /// walltime; null: the queue manager has no settings.
+  /// walltime, in the queue for such jobs if the settings name one; null: the queue manager has no
+  /// settings.
   void (*shorten)(QueueSettings& settings, int nodes, std::chrono::seconds walltime) = nullptr;
   bool image_and_modules = false;  // the keys `image` and `modules` of a facility apply
   bool plain_workdir = false;      // the work folder stands in directives of the job script

@@ -33,6 +33,7 @@ constexpr auto names_of(VisibleGpus) { return enum_names("site", "one", "all"); 
 // option of sbatch, so no value can add a directive.
 struct SlurmSettings {
   std::string account, partition, qos, constraint, reservation;  // empty: not set
+  std::string check_partition, check_qos;  // of `xffl doctor --job`; empty: those of the jobs
   int nodes = 1;
   int gpus_per_node = 0;
   std::string gpu_type;  // empty: any
