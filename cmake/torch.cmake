@@ -37,6 +37,14 @@ file(GLOB openmp_runtime ${XFFL_TORCH_DIR}/lib/libgomp*.so* ${XFFL_TORCH_DIR}/..
 list(APPEND openmp_runtime gomp)
 list(GET openmp_runtime 0 openmp_runtime)
 target_link_libraries(xffl_torch INTERFACE ${openmp_runtime})
+# The folders of these libraries, for installed programs.
+set(XFFL_TORCH_LIBRARY_FOLDERS ${XFFL_TORCH_DIR}/lib)
+foreach(library ${openmp_runtime})
+  if(IS_ABSOLUTE ${library})
+    get_filename_component(folder ${library} DIRECTORY)
+    list(APPEND XFFL_TORCH_LIBRARY_FOLDERS ${folder})
+  endif()
+endforeach()
 
 if(XFFL_CUDA)
   # Ampere and Hopper, and PTX that later GPUs compile at the first run; CUDAARCHS overrides.
@@ -61,6 +69,10 @@ if(XFFL_CUDA)
   list(GET cuda_runtime 0 cuda_runtime)
   add_library(xffl_cuda_runtime INTERFACE)
   target_link_libraries(xffl_cuda_runtime INTERFACE ${cuda_runtime})
+  if(IS_ABSOLUTE ${cuda_runtime})
+    get_filename_component(folder ${cuda_runtime} DIRECTORY)
+    list(APPEND XFFL_TORCH_LIBRARY_FOLDERS ${folder})
+  endif()
   find_path(XFFL_NCCL_INCLUDE nccl.h HINTS ${site_packages}/nvidia/nccl/include ${CUDAToolkit_INCLUDE_DIRS} REQUIRED NO_CMAKE_FIND_ROOT_PATH)
   include(cuda_headers)
   xffl_cuda_library_headers(cuda_library_headers "${CUDAToolkit_INCLUDE_DIRS}" ${site_packages})
@@ -79,6 +91,8 @@ if(XFFL_CUDA)
     target_link_libraries(xffl_torch INTERFACE -Wl,--push-state,--no-as-needed ${own_libraries} -Wl,--pop-state)
   endif()
 endif()
+
+list(REMOVE_DUPLICATES XFFL_TORCH_LIBRARY_FOLDERS)
 
 # Parsing torch's headers costs about ten seconds per file, so all targets share one precompiled header.
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/torch_pch.cc CONTENT "// Carries the precompiled header.\n")

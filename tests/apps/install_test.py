@@ -81,6 +81,24 @@ class Tokenizer(Installed):
         self.assertLess({"xffl-tokenize.1", "xffl-tokenize-encode.1"}, self.manual_pages())
 
 
+class Trainer(Installed):
+    component = "xffl-train"
+
+    def loaded_from(self):
+        lines = run_bare(["/usr/bin/ldd", self.prefix / "bin/xffl-train"], self.folder)
+        return pathlib.Path(re.search(r"libtorch_cpu\.so => (.*) \(0x", lines)[1])
+
+    def test_starts_with_libtorch_of_the_build_or_of_the_prefix(self):
+        self.assertTrue(self.program("--version").startswith(f"xffl-train {VERSION}"))
+        self.assertTrue(self.program("info").startswith("{"))
+        built_with = self.loaded_from().resolve()
+        (self.prefix / "lib").mkdir()
+        (self.prefix / "lib/xffl").symlink_to(built_with.parent)
+        self.assertEqual(self.loaded_from().parent.resolve(), built_with.parent)
+        self.assertIn("/lib/xffl/", str(self.loaded_from()))
+        self.assertTrue(self.program("--version").startswith(f"xffl-train {VERSION}"))
+
+
 class Pages(Installed):
     component = "doc"
 
