@@ -15,6 +15,8 @@
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
 #include "xffl/deploy/deploy.h"
+#include "xffl/deploy/deploy_image.h"
+#include "xffl/facility/job_script.h"
 #include "xffl/facility/services.h"
 
 namespace xffl {
@@ -28,10 +30,10 @@ struct DeployOptions {
 };
 
 // Reports a transfer every two seconds.
-transfer::OnProgress reporter(Clock& clock, const std::string& facility) {
+transfer::OnProgress reporter(Clock& clock, const std::string& facility, const char* event) {
   auto meter = std::make_shared<transfer::RateMeter>();
   auto last = std::make_shared<Clock::MonotonicTime>(clock.monotonic());
-  return [meter, last, facility, &clock](const transfer::Progress& progress) {
+  return [meter, last, facility, event, &clock](const transfer::Progress& progress) {
     const Clock::MonotonicTime now = clock.monotonic();
     meter->add(now.time_since_epoch(), progress);
     if (now - *last < std::chrono::seconds(2)) return;
@@ -40,7 +42,7 @@ transfer::OnProgress reporter(Clock& clock, const std::string& facility) {
     std::snprintf(text, sizeof text, "%.1f of %.1f MB, %.1f MB/s",
                   static_cast<double>(progress.done_bytes) / 1e6,
                   static_cast<double>(progress.total_bytes) / 1e6, meter->bytes_per_second() / 1e6);
-    log::info("sending the bundle", {{"facility", facility}, {"sent", std::string(text)}});
+    log::info(event, {{"facility", facility}, {"sent", std::string(text)}});
   };
 }
 
@@ -59,6 +61,44 @@ void remove_bundles(remote::Session& session, const config::Facility& facility, 
   std::printf("%s is removed\n", folder.c_str());
 }
 
+void remove_images(remote::Session& session, const config::Facility& facility, bool asks,
+                   const std::stop_token& stop) {
+  const RemotePath file(facility.image.file);
+  const std::vector<std::string> names = deploy::deployed_images(session, file);
+  std::string question = facility.name.str() + " has " + std::to_string(names.size()) +
+                         " deployed images beside " + file.str() + ":\n";
+  for (const std::string& name : names) question += "  " + log::printable(name, 200) + "\n";
+  question += "Jobs that run in these images fail. Remove them? (type yes to remove) ";
+  if (asks && !names.empty())
+    require_yes(question, "xffl deploy --remove --yes", "the images were not removed");
+  for (const std::string& name : names)
+    std::printf("removing %s\n", log::printable(name, 200).c_str());
+  deploy::remove_images(session, file, stop);
+  std::printf("%zu images are removed\n", names.size());
+}
+
+void deploy_image(const DeployOptions& options, const config::Facility& facility,
+                  facility::Services& services, const std::stop_token& stop) {
+  if (options.bundle.empty())
+    throw Error(ErrorKind::kUsage,
+                "facilities." + options.facility +
+                    ".image is set: expected the image's file on this machine, or --remove");
+  const auto control = services.connect(facility);
+  const auto bulk = services.connect_transfer(facility);
+  const bool builtin = facility.trainer_command.empty();
+  const deploy::DeployedImage done = deploy::deploy_image(
+      {*control, *bulk}, options.bundle,
+      {.file = RemotePath(facility.image.file),
+       .program = facility.image.program,
+       .trainer = builtin ? facility::trainer_program(facility, services.programs) : "",
+       .version = XFFL_VERSION},
+      stop, reporter(services.clock, options.facility, "sending the image"));
+  std::printf("%s: %s %s, and %s\n", options.facility.c_str(), done.file.str().c_str(),
+              done.was_there ? "was in place and is whole" : "is in place",
+              done.started.empty() ? ("was not started: " + done.why_not).c_str()
+                                   : ("starts there: " + done.started).c_str());
+}
+
 void deploy_bundle(const DeployOptions& options) {
   const config::Experiment experiment = config::load_experiment(options.project);
   const config::Facility& facility = experiment.facility(FacilityName(options.facility));
@@ -66,8 +106,11 @@ void deploy_bundle(const DeployOptions& options) {
   SystemClock clock;
   facility::Services services =
       facility::make_services(clock, experiment.project_folder, login_prompt());
+  const bool has_image = !facility.image.file.empty();
   if (options.remove)
-    return remove_bundles(*services.connect(facility), facility, !options.yes, signals.token());
+    return (has_image ? remove_images : remove_bundles)(*services.connect(facility), facility,
+                                                        !options.yes, signals.token());
+  if (has_image) return deploy_image(options, facility, services, signals.token());
   if (options.bundle.empty())
     throw Error(ErrorKind::kUsage,
                 "expected the archive of a bundle, as scripts/package.sh writes it, or --remove");
@@ -75,7 +118,8 @@ void deploy_bundle(const DeployOptions& options) {
   const auto control = services.connect(facility);
   const auto bulk = services.connect_transfer(facility);
   const deploy::Deployed done = deploy::deploy({*control, *bulk}, bundle, facility.workdir,
-                                               signals.token(), reporter(clock, options.facility));
+                                               signals.token(),
+                                               reporter(clock, options.facility, "sending the bundle"));
   std::printf("%s: %s %s, and starts there: %s\n", options.facility.c_str(), bundle.name.c_str(),
               done.was_there ? "was in place and is intact" : "is in place", done.started.c_str());
   const std::string program = done.program.str();
@@ -88,17 +132,17 @@ void deploy_bundle(const DeployOptions& options) {
 void add_deploy_command(CLI::App& app) {
   auto options = std::make_shared<DeployOptions>();
   CLI::App* command = app.add_subcommand(
-      "deploy", "put a bundle of xffl-train and xffl-tokenize into place at a facility");
+      "deploy", "put a bundle of xffl-train and xffl-tokenize, or an image, into place at a facility");
   command->add_option("facility", options->facility, "the facility's name in xffl.yaml")
       ->type_name(kFacilityType)
       ->required();
   CLI::Option* bundle =
-      command->add_option("bundle", options->bundle, "the archive that scripts/package.sh wrote")
+      command->add_option("bundle", options->bundle, "the archive that scripts/package.sh wrote; with image: its file")
           ->type_name(kFileType);
   command->add_option("-p,--project", options->project, "the project's folder (default: .)")
       ->type_name(kFolderType);
   CLI::Option* remove =
-      command->add_flag("--remove", options->remove, "remove all bundles from the work folder")
+      command->add_flag("--remove", options->remove, "remove all bundles from the work folder, or all images")
           ->excludes(bundle);
   command->add_flag("-y,--yes", options->yes, "remove without a question")->needs(remove);
   command->callback([options] { deploy_bundle(*options); });

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <utility>
 
+#include "script.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/manifest.h"
@@ -16,9 +17,6 @@
 namespace xffl::deploy {
 namespace {
 
-using std::chrono::minutes;
-
-constexpr minutes kShort{1}, kUnpacking{30};
 constexpr uint64_t kFiles = 200;
 
 // One line for each answer: "key value". $1: the folder.
@@ -61,27 +59,9 @@ sha256sum -c --quiet MANIFEST 2>&1 || exit 3
 cd ../../.. && rm -rf -- "$2" && mv -- ".staging/unpacked/$2" "$2" && rm -rf .staging
 )sh";
 
-constexpr const char* kPromote = R"sh(
+constexpr const char* kMoveLink = R"sh(
 cd -- "$1" && ln -sfn -- "$2" .current.new && mv -fT -- .current.new current
 )sh";
-
-struct Answer {
-  int exit_code = 0;
-  std::string text;  // both streams, for messages
-};
-
-Answer script(remote::Session& session, const char* text, std::vector<std::string> arguments,
-              minutes patience, const std::stop_token& stop) {
-  std::vector<std::string> argv = {"sh", "-c", text, "sh"};
-  argv.insert(argv.end(), arguments.begin(), arguments.end());
-  const remote::CommandResult result = session.run(argv, "", patience, stop);
-  return {result.exit_code, log::printable(result.out + result.err, 600)};
-}
-
-[[noreturn]] void fail(ErrorKind kind, const std::string& what, const Answer& answer) {
-  throw Error(kind, what + " (exit code " + std::to_string(answer.exit_code) +
-                        (answer.text.empty() ? ")" : "): " + answer.text));
-}
 
 // A project's name has no dot, so that the folder is no project's.
 RemotePath programs(const RemotePath& workdir) { return workdir / "xffl.programs"; }
@@ -125,7 +105,7 @@ bool is_intact(remote::Session& session, const RemotePath& folder, const Bundle&
                const std::stop_token& stop) {
   if (!session.stat(folder / bundle.name / "MANIFEST")) return false;
   const Answer answer =
-      script(session, kVerify, {folder.str(), bundle.name, bundle.manifest_hash}, kUnpacking, stop);
+      run_script(session, kVerify, {folder.str(), bundle.name, bundle.manifest_hash}, kLongScript, stop);
   if (answer.exit_code != 0)
     log::warning("the deployed bundle is damaged and is replaced",
                  {{"bundle", bundle.name}, {"problem", answer.text}});
@@ -141,12 +121,12 @@ uint64_t send_and_unpack(const transfer::Endpoint& facility, const RemotePath& f
   const uint64_t moved =
       transfer::push(facility, bundle.archive.parent_path(), manifest, staging, stop, on_progress)
           .moved_bytes;
-  const Answer answer = script(facility.control, kUnpack,
-                               {folder.str(), bundle.name, bundle.manifest_hash}, kUnpacking, stop);
+  const Answer answer = run_script(facility.control, kUnpack,
+                               {folder.str(), bundle.name, bundle.manifest_hash}, kLongScript, stop);
   if (answer.exit_code == 3)
-    fail(ErrorKind::kCorrupt, "the bundle " + bundle.name + " cannot be unpacked whole", answer);
+    fail_script(ErrorKind::kCorrupt, "the bundle " + bundle.name + " cannot be unpacked whole", answer);
   if (answer.exit_code != 0)
-    fail(ErrorKind::kIo, "cannot unpack " + bundle.name + " in " + folder.str(), answer);
+    fail_script(ErrorKind::kIo, "cannot unpack " + bundle.name + " in " + folder.str(), answer);
   return moved;
 }
 
@@ -173,9 +153,9 @@ Bundle read_bundle(const std::filesystem::path& archive) {
 
 Host ask_host(remote::Session& session, const RemotePath& folder) {
   const remote::CommandResult result =
-      session.run({"sh", "-c", kAsk, "sh", folder.str()}, "", kShort, {});
+      session.run({"sh", "-c", kAsk, "sh", folder.str()}, "", kShortScript, {});
   if (result.exit_code != 0)
-    fail(ErrorKind::kIo, "cannot create " + folder.str(),
+    fail_script(ErrorKind::kIo, "cannot create " + folder.str(),
          {result.exit_code, log::printable(result.out + result.err, 600)});
   std::map<std::string, std::string> answers;
   std::istringstream lines(result.out);
@@ -234,17 +214,17 @@ Deployed deploy(const transfer::Endpoint& facility, const Bundle& bundle, const 
     done.moved_bytes = send_and_unpack(facility, folder, bundle, stop, on_progress);
   const RemotePath program = folder / bundle.name / "bin/xffl-train";
   const remote::CommandResult started =
-      facility.control.run({program.str(), "--version"}, "", kShort, stop);
+      facility.control.run({program.str(), "--version"}, "", kShortScript, stop);
   done.started = log::printable(started.out.substr(0, started.out.find('\n')), 100);
   const std::string expected = "xffl-train " + bundle.version;
   if (started.exit_code != 0 ||
       (done.started != expected && !done.started.starts_with(expected + " ")))
-    fail(ErrorKind::kFailed, program.str() + " --version does not print '" + expected + "'",
+    fail_script(ErrorKind::kFailed, program.str() + " --version does not print '" + expected + "'",
          {started.exit_code, log::printable(started.out + started.err, 600)});
   const Answer promoted =
-      script(facility.control, kPromote, {folder.str(), bundle.name}, kShort, stop);
+      run_script(facility.control, kMoveLink, {folder.str(), bundle.name}, kShortScript, stop);
   if (promoted.exit_code != 0)
-    fail(ErrorKind::kIo, "cannot move the link " + folder.str() + "/current", promoted);
+    fail_script(ErrorKind::kIo, "cannot move the link " + folder.str() + "/current", promoted);
   done.program = folder / "current/bin/xffl-train";
   return done;
 }
