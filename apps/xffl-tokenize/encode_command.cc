@@ -114,7 +114,7 @@ tokenize::EncodeOptions options_of(const EncodeFlags& flags) {
   if (options.truncate) options.packed = false;
   const bool has_prompts = !flags.input.prompt_field.empty();
   if (has_prompts && flags.prompt.empty()) {
-    options.prompt = tokenize::PromptTemplate("{prompt}{text}");
+    options.prompt = tokenize::PromptTemplate(tokens::kPromptThenText);
   }
   if (!flags.prompt.empty()) options.prompt = tokenize::PromptTemplate(flags.prompt);
   if (!flags.validation_output.empty()) {
@@ -229,8 +229,9 @@ void add_encode_command(CLI::App& app) {
                       "Prompt, for example 'Scrivi un documento: {text}'");
   command->add_option(
       "--prompt-field", flags->input.prompt_field,
-      "Field of a JSONL object, or column of a table, with the prompt of its text: {prompt} in "
-      "the template (default '{prompt}{text}')");
+      "Field of a JSONL object, or column of a table, with the prompt of its text: {prompt} in the "
+      "template (default '" +
+          std::string(tokens::kPromptThenText) + "')");
   command
       ->add_option("--chat-template", flags->options.chat_template,
                    "With --format chat: the template of the model's conversations")

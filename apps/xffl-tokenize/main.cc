@@ -17,8 +17,9 @@ void InputFlags::add_to(CLI::App& command, bool with_ids) {
   command.add_option("--format", format, "Format of the inputs; auto: by the file name")
       ->check(CLI::IsMember(tokenize::format_names(!with_ids)))
       ->capture_default_str();
+  constexpr auto units = names_of(tokens::DocumentUnit{});
   command.add_option("--document", unit, "Unit of a text file that makes a document")
-      ->check(CLI::IsMember({"line", "paragraph", "file"}))
+      ->check(CLI::IsMember(std::vector<std::string>(units.begin(), units.end())))
       ->capture_default_str();
   command
       .add_option("--text-field", text_field,
@@ -46,13 +47,9 @@ void InputFlags::add_to(CLI::App& command, bool with_ids) {
 }
 
 tokenize::DocumentOptions InputFlags::options() const {
-  using tokenize::DocumentUnit;
-  static const std::map<std::string, DocumentUnit> units{{"line", DocumentUnit::kLine},
-                                                         {"paragraph", DocumentUnit::kParagraph},
-                                                         {"file", DocumentUnit::kFile}};
   tokenize::DocumentOptions options;
   options.format = tokenize::format_named(format);
-  options.unit = units.at(unit);
+  options.unit = *parse_enum<tokens::DocumentUnit>(unit);
   options.text_field = text_field;
   options.prompt_field = prompt_field;
   options.limit = limit;

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdio>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <set>
 
@@ -22,13 +21,11 @@ namespace {
 
 namespace fs = std::filesystem;
 using std::chrono::steady_clock;
-using tokenize::DocumentUnit;
 using tokens::PreparedShard;
 using tokens::PrepareJob;
 
 constexpr uint64_t kMaxJobBytes = 1 << 20;
 constexpr std::chrono::seconds kProgressInterval{2};
-constexpr std::string_view kTraining = "train.tokens", kValidation = "validation.tokens";
 
 // Slurm's warning before the walltime, and the end of a job.
 volatile sig_atomic_t ending = 0;
@@ -89,17 +86,19 @@ class Preparation {
     const std::vector<fs::path> files = expand(job_.files);
     const tokenize::Tokenizer tokenizer(tokenizer_folder);
     const tokenize::EncodeResult result =
-        tokenize::encode_corpus(tokenizer, files, out_ / kTraining, options(),
+        tokenize::encode_corpus(tokenizer, files, out_ / tokens::kPreparedTraining, options(),
                                 [this](const tokenize::Progress& now) { show(now); });
-    tokens::Prepared prepared{.tokenizer_sha256 = job_.tokenizer_sha256,
-                              .text_sha256 = hash_of(files),
-                              .program = "xffl-tokenize " XFFL_VERSION,
-                              .files = files.size(),
-                              .bytes = bytes_of(files),
-                              .dropped_tokens = dropped(result),
-                              .cut_documents = result.num_cut,
-                              .training = describe(out_ / kTraining, result.training)};
-    if (result.validation) prepared.validation = describe(out_ / kValidation, *result.validation);
+    tokens::Prepared prepared{
+        .tokenizer_sha256 = job_.tokenizer_sha256,
+        .text_sha256 = hash_of(files),
+        .program = "xffl-tokenize " XFFL_VERSION,
+        .files = files.size(),
+        .bytes = bytes_of(files),
+        .dropped_tokens = dropped(result),
+        .cut_documents = result.num_cut,
+        .training = describe(out_ / tokens::kPreparedTraining, result.training)};
+    if (result.validation)
+      prepared.validation = describe(out_ / tokens::kPreparedValidation, *result.validation);
     prepared.seconds = std::chrono::duration<double>(steady_clock::now() - start).count();
     publish(tokens::format_prepared(prepared));
     std::cout << "xffl-tokenize: " << prepared.training.tokens << " tokens of " << prepared.files
@@ -108,28 +107,24 @@ class Preparation {
 
  private:
   tokenize::EncodeOptions options() const {
-    static const std::map<std::string_view, DocumentUnit> kUnits{
-        {"line", DocumentUnit::kLine},
-        {"paragraph", DocumentUnit::kParagraph},
-        {"file", DocumentUnit::kFile}};
     tokenize::EncodeOptions options;
-    const auto unit = kUnits.find(job_.document);
-    if (unit == kUnits.end())
+    const auto unit = parse_enum<tokens::DocumentUnit>(job_.document);
+    if (!unit)
       throw Error(ErrorKind::kUnsupported, "document is '" + log::printable(job_.document, 40) +
                                                "': this xffl-tokenize has line, paragraph, file");
-    options.documents.unit = unit->second;
+    options.documents.unit = *unit;
     options.documents.text_field = job_.text_field;
     options.documents.prompt_field = job_.prompt_field;
     if (!job_.prompt.empty())
       options.prompt = tokenize::PromptTemplate(job_.prompt);
     else if (!job_.prompt_field.empty())
-      options.prompt = tokenize::PromptTemplate("{prompt}{text}");
+      options.prompt = tokenize::PromptTemplate(tokens::kPromptThenText);
     options.mask_prompt = job_.mask_prompt;
     options.packed = job_.pack;
     options.sequence_length = static_cast<uint64_t>(job_.sequence_length);
     if (job_.validation_fraction > 0) {
       tokenize::ValidationSplit split;
-      split.output = out_ / kValidation;
+      split.output = out_ / tokens::kPreparedValidation;
       split.fraction = job_.validation_fraction;
       options.validation = split;
     }
@@ -175,9 +170,10 @@ class Preparation {
   void publish(const std::string& prepared) const {
     fs::remove(output_ / tokens::kPreparedFile);
     fsync_dir(output_);
-    fs::rename(out_ / kTraining, output_ / kTraining);
-    fs::remove(output_ / kValidation);
-    if (job_.validation_fraction > 0) fs::rename(out_ / kValidation, output_ / kValidation);
+    fs::rename(out_ / tokens::kPreparedTraining, output_ / tokens::kPreparedTraining);
+    fs::remove(output_ / tokens::kPreparedValidation);
+    if (job_.validation_fraction > 0)
+      fs::rename(out_ / tokens::kPreparedValidation, output_ / tokens::kPreparedValidation);
     fsync_dir(output_);
     write_file_atomic(output_ / tokens::kPreparedFile, prepared);
     write_file_atomic(folder_ / tokens::kPrepareReport, prepared);

@@ -48,7 +48,7 @@ transfer::OnProgress reporter(Clock& clock, const std::string& facility, const c
 
 void remove_bundles(remote::Session& session, const config::Facility& facility, bool asks,
                     const std::stop_token& stop) {
-  const std::string folder = facility.workdir.str() + "/xffl.programs";
+  const std::string folder = (facility.workdir / config::kBundlesFolder).str();
   const std::vector<std::string> names = deploy::deployed(session, facility.workdir);
   std::string question = names.empty() ? folder + " at " + facility.name.str() + " has no bundle.\n"
                                        : folder + " at " + facility.name.str() + " has:\n";
@@ -74,7 +74,7 @@ void remove_images(remote::Session& session, const config::Facility& facility, b
   for (const std::string& name : names)
     std::printf("removing %s\n", log::printable(name, 200).c_str());
   deploy::remove_images(session, file, stop);
-  std::printf("%zu images are removed\n", names.size());
+  std::printf("images removed: %zu\n", names.size());
 }
 
 void deploy_image(const DeployOptions& options, const config::Facility& facility,
@@ -117,9 +117,9 @@ void deploy_bundle(const DeployOptions& options) {
   const deploy::Bundle bundle = deploy::read_bundle(options.bundle);
   const auto control = services.connect(facility);
   const auto bulk = services.connect_transfer(facility);
-  const deploy::Deployed done = deploy::deploy({*control, *bulk}, bundle, facility.workdir,
-                                               signals.token(),
-                                               reporter(clock, options.facility, "sending the bundle"));
+  const deploy::Deployed done =
+      deploy::deploy({*control, *bulk}, bundle, facility.workdir, signals.token(),
+                     reporter(clock, options.facility, "sending the bundle"));
   std::printf("%s: %s %s, and starts there: %s\n", options.facility.c_str(), bundle.name.c_str(),
               done.was_there ? "was in place and is intact" : "is in place", done.started.c_str());
   const std::string program = done.program.str();
@@ -132,18 +132,22 @@ void deploy_bundle(const DeployOptions& options) {
 void add_deploy_command(CLI::App& app) {
   auto options = std::make_shared<DeployOptions>();
   CLI::App* command = app.add_subcommand(
-      "deploy", "put a bundle of xffl-train and xffl-tokenize, or an image, into place at a facility");
+      "deploy",
+      "put a bundle of xffl-train and xffl-tokenize, or an image, into place at a facility");
   command->add_option("facility", options->facility, "the facility's name in xffl.yaml")
       ->type_name(kFacilityType)
       ->required();
   CLI::Option* bundle =
-      command->add_option("bundle", options->bundle, "the archive that scripts/package.sh wrote; with image: its file")
+      command
+          ->add_option("bundle", options->bundle,
+                       "the archive that scripts/package.sh wrote; with image: its file")
           ->type_name(kFileType);
   command->add_option("-p,--project", options->project, "the project's folder (default: .)")
       ->type_name(kFolderType);
-  CLI::Option* remove =
-      command->add_flag("--remove", options->remove, "remove all bundles from the work folder, or all images")
-          ->excludes(bundle);
+  CLI::Option* remove = command
+                            ->add_flag("--remove", options->remove,
+                                       "remove all bundles from the work folder, or all images")
+                            ->excludes(bundle);
   command->add_flag("-y,--yes", options->yes, "remove without a question")->needs(remove);
   command->callback([options] { deploy_bundle(*options); });
 }

@@ -61,9 +61,9 @@ void print(const config::Facility& facility, const prepare::Outcome& outcome) {
               outcome.was_there ? "were tokenized before (--again: repeat it for text that changed)"
                                 : "are tokenized",
               prepared.seconds);
-  print_shard((facility.prepared / config::kPreparedTraining).str(), prepared.training);
+  print_shard((facility.prepared / tokens::kPreparedTraining).str(), prepared.training);
   if (prepared.validation)
-    print_shard((facility.prepared / config::kPreparedValidation).str(), *prepared.validation);
+    print_shard((facility.prepared / tokens::kPreparedValidation).str(), *prepared.validation);
   if (prepared.dropped_tokens > 0)
     std::printf("  %llu tokens at the end did not fill a sequence and were dropped\n",
                 static_cast<unsigned long long>(prepared.dropped_tokens));

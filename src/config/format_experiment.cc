@@ -64,7 +64,7 @@ class Writer {
     std::vector<void*> sets = key.items(object);
     const RemotePath& prepared = static_cast<const Facility*>(object)->prepared;
     if (!prepared.empty())  // the set that follows from the text
-      std::erase_if(sets, [own = (prepared / kPreparedValidation).str()](const void* set) {
+      std::erase_if(sets, [own = (prepared / tokens::kPreparedValidation).str()](const void* set) {
         return static_cast<const job::ValidationSet*>(set)->path == own;
       });
     line(indent, key.name, sets.empty() ? "{}" : "");

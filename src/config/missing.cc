@@ -49,7 +49,8 @@ void check_facility(const Facility& facility, std::vector<std::string>& missing)
   else
     for (const std::string& shard : facility.train_data) expect_file("data.train", shard);
   for (const job::ValidationSet& set : facility.validation)
-    if (facility.prepared.empty() || set.path != (facility.prepared / kPreparedValidation).str())
+    if (facility.prepared.empty() ||
+        set.path != (facility.prepared / tokens::kPreparedValidation).str())
       expect_file("data.validation." + set.name, set.path);
   if (!facility.trainer_program.empty() && !is_program(facility.trainer_program))
     missing.push_back(where + ".trainer.program: " + facility.trainer_program +

@@ -30,7 +30,9 @@ class FacilityChecker {
     if (facility_.access == AccessKind::kSsh) check_ssh();
     check_queue();
     if (facility_.trainer_bundle && !facility_.workdir.empty())
-      facility_.trainer_program = (facility_.workdir / kDeployedPrograms / "xffl-train").str();
+      facility_.trainer_program =
+          (facility_.workdir / kBundlesFolder / kNewestBundle / kBundlePrograms / "xffl-train")
+              .str();
     check_data();
     check_compute_mounts();
   }
@@ -72,7 +74,7 @@ class FacilityChecker {
     check_template(text);
     if (facility_.workdir.empty()) return;
     facility_.prepared = prepared_folder();
-    facility_.train_data = {(facility_.prepared / kPreparedTraining).str()};
+    facility_.train_data = {(facility_.prepared / tokens::kPreparedTraining).str()};
     const std::string& name = facility_.name.str();
     const auto has_name = [&](const job::ValidationSet& set) { return set.name == name; };
     if (text.validation_fraction == 0) return;
@@ -81,7 +83,8 @@ class FacilityChecker {
                      "'" + name +
                          "' is the name of the set that follows from data.text: choose "
                          "another one, or set validation_fraction: 0");
-    facility_.validation.push_back({name, (facility_.prepared / kPreparedValidation).str()});
+    facility_.validation.push_back(
+        {name, (facility_.prepared / tokens::kPreparedValidation).str()});
   }
 
   void check_template(const TextData& text) {
@@ -163,7 +166,7 @@ class FacilityChecker {
     if (facility_.text.files.empty())
       for (const std::string& path : facility_.train_data) check("data.train", path);
     for (const job::ValidationSet& set : facility_.validation)
-      if (set.path != (facility_.prepared / kPreparedValidation).str())
+      if (set.path != (facility_.prepared / tokens::kPreparedValidation).str())
         check("data.validation", set.path);
   }
 

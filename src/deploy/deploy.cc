@@ -13,6 +13,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/manifest.h"
+#include "xffl/config/experiment.h"
 
 namespace xffl::deploy {
 namespace {
@@ -60,11 +61,11 @@ cd ../../.. && rm -rf -- "$2" && mv -- ".staging/unpacked/$2" "$2" && rm -rf .st
 )sh";
 
 constexpr const char* kMoveLink = R"sh(
-cd -- "$1" && ln -sfn -- "$2" .current.new && mv -fT -- .current.new current
+cd -- "$1" && ln -sfn -- "$2" ".$3.new" && mv -fT -- ".$3.new" "$3"
 )sh";
 
 // A project's name has no dot, so that the folder is no project's.
-RemotePath programs(const RemotePath& workdir) { return workdir / "xffl.programs"; }
+RemotePath programs(const RemotePath& workdir) { return workdir / config::kBundlesFolder; }
 
 // "2.28" as {2, 28}; empty for another text.
 std::optional<std::pair<int, int>> version(std::string_view text) {
@@ -104,8 +105,8 @@ std::string megabytes(uint64_t bytes) { return std::to_string(bytes / 1'000'000)
 bool is_intact(remote::Session& session, const RemotePath& folder, const Bundle& bundle,
                const std::stop_token& stop) {
   if (!session.stat(folder / bundle.name / "MANIFEST")) return false;
-  const Answer answer =
-      run_script(session, kVerify, {folder.str(), bundle.name, bundle.manifest_hash}, kLongScript, stop);
+  const Answer answer = run_script(
+      session, kVerify, {folder.str(), bundle.name, bundle.manifest_hash}, kLongScript, stop);
   if (answer.exit_code != 0)
     log::warning("the deployed bundle is damaged and is replaced",
                  {{"bundle", bundle.name}, {"problem", answer.text}});
@@ -121,10 +122,12 @@ uint64_t send_and_unpack(const transfer::Endpoint& facility, const RemotePath& f
   const uint64_t moved =
       transfer::push(facility, bundle.archive.parent_path(), manifest, staging, stop, on_progress)
           .moved_bytes;
-  const Answer answer = run_script(facility.control, kUnpack,
-                               {folder.str(), bundle.name, bundle.manifest_hash}, kLongScript, stop);
+  const Answer answer =
+      run_script(facility.control, kUnpack, {folder.str(), bundle.name, bundle.manifest_hash},
+                 kLongScript, stop);
   if (answer.exit_code == 3)
-    fail_script(ErrorKind::kCorrupt, "the bundle " + bundle.name + " cannot be unpacked whole", answer);
+    fail_script(ErrorKind::kCorrupt, "the bundle " + bundle.name + " cannot be unpacked whole",
+                answer);
   if (answer.exit_code != 0)
     fail_script(ErrorKind::kIo, "cannot unpack " + bundle.name + " in " + folder.str(), answer);
   return moved;
@@ -156,7 +159,7 @@ Host ask_host(remote::Session& session, const RemotePath& folder) {
       session.run({"sh", "-c", kAsk, "sh", folder.str()}, "", kShortScript, {});
   if (result.exit_code != 0)
     fail_script(ErrorKind::kIo, "cannot create " + folder.str(),
-         {result.exit_code, log::printable(result.out + result.err, 600)});
+                {result.exit_code, log::printable(result.out + result.err, 600)});
   std::map<std::string, std::string> answers;
   std::istringstream lines(result.out);
   for (std::string line; std::getline(lines, line);) {
@@ -212,7 +215,7 @@ Deployed deploy(const transfer::Endpoint& facility, const Bundle& bundle, const 
   done.was_there = is_intact(facility.control, folder, bundle, stop);
   if (!done.was_there)
     done.moved_bytes = send_and_unpack(facility, folder, bundle, stop, on_progress);
-  const RemotePath program = folder / bundle.name / "bin/xffl-train";
+  const RemotePath program = folder / bundle.name / config::kBundlePrograms / "xffl-train";
   const remote::CommandResult started =
       facility.control.run({program.str(), "--version"}, "", kShortScript, stop);
   done.started = log::printable(started.out.substr(0, started.out.find('\n')), 100);
@@ -220,12 +223,14 @@ Deployed deploy(const transfer::Endpoint& facility, const Bundle& bundle, const 
   if (started.exit_code != 0 ||
       (done.started != expected && !done.started.starts_with(expected + " ")))
     fail_script(ErrorKind::kFailed, program.str() + " --version does not print '" + expected + "'",
-         {started.exit_code, log::printable(started.out + started.err, 600)});
-  const Answer promoted =
-      run_script(facility.control, kMoveLink, {folder.str(), bundle.name}, kShortScript, stop);
+                {started.exit_code, log::printable(started.out + started.err, 600)});
+  const Answer promoted = run_script(
+      facility.control, kMoveLink, {folder.str(), bundle.name, std::string(config::kNewestBundle)},
+      kShortScript, stop);
   if (promoted.exit_code != 0)
-    fail_script(ErrorKind::kIo, "cannot move the link " + folder.str() + "/current", promoted);
-  done.program = folder / "current/bin/xffl-train";
+    fail_script(ErrorKind::kIo, "cannot move the link " + (folder / config::kNewestBundle).str(),
+                promoted);
+  done.program = folder / config::kNewestBundle / config::kBundlePrograms / "xffl-train";
   return done;
 }
 

@@ -95,9 +95,9 @@ class Preparation {
       const auto info = job_.session().stat(facility_.prepared / name);
       return info && info->size_bytes == bytes;
     };
-    return has_size(config::kPreparedTraining, prepared.training.bytes) &&
+    return has_size(tokens::kPreparedTraining, prepared.training.bytes) &&
            (!prepared.validation ||
-            has_size(config::kPreparedValidation, prepared.validation->bytes));
+            has_size(tokens::kPreparedValidation, prepared.validation->bytes));
   }
 
   void submit(const PrepareJob& options) {

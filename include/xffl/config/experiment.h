@@ -19,6 +19,7 @@
 #include "xffl/job/job_spec.h"
 #include "xffl/remote/ssh.h"
 #include "xffl/submit/queue_manager.h"
+#include "xffl/tokens/prepared.h"
 
 namespace xffl::config {
 
@@ -79,9 +80,7 @@ struct Budget {
   bool operator==(const Budget&) const = default;
 };
 
-// The unit of a text file that makes a document.
-enum class DocumentUnit { kParagraph, kLine, kFile };
-constexpr auto names_of(DocumentUnit) { return enum_names("paragraph", "line", "file"); }
+using tokens::DocumentUnit;
 
 // Text at a facility, which `xffl prepare` tokenizes there (docs/user/preparing.md).
 struct TextData {
@@ -96,11 +95,11 @@ struct TextData {
   bool operator==(const TextData&) const = default;
 };
 
-// Names in the folder of a facility's prepared text.
-inline constexpr std::string_view kPreparedTraining = "train.tokens";
-inline constexpr std::string_view kPreparedValidation = "validation.tokens";
-// The programs of the newest deployed bundle, below the work folder.
-inline constexpr std::string_view kDeployedPrograms = "xffl.programs/current/bin";
+// Below the work folder: the folder of deployed bundles, and in it the link to the newest one, with
+// its programs.
+inline constexpr std::string_view kBundlesFolder = "xffl.programs";
+inline constexpr std::string_view kNewestBundle = "current";
+inline constexpr std::string_view kBundlePrograms = "bin";
 
 struct Facility {
   FacilityName name;
@@ -110,7 +109,7 @@ struct Facility {
   remote::SshSettings ssh;  // of AccessKind::kSsh; without `facility` and `known_hosts`
   Transfer transfer;        // of AccessKind::kSsh
   Image image;
-  RemotePath workdir;                   // holds xffl's files at the facility
+  RemotePath workdir;  // holds xffl's files at the facility
   // Folders of the log-in nodes that compute nodes mount, as "/e", or "/p/scratch:/scratch" where
   // the path differs there. Empty: all, at the same paths. Every path of a facility is the log-in
   // nodes', and on_compute_nodes() has the job's.
@@ -133,10 +132,10 @@ struct Facility {
   std::string cuda_compat;                // folder of a newer libcuda.so.1 than the driver's
   // The queue manager's commands and the job's shell read the profiles of a login shell.
   bool login_shell = false;
-  std::vector<std::string> modules;       // environment modules loaded before `environment`
-  std::vector<std::string> environment;   // shell lines run before the trainer; single lines
-  std::vector<std::string> train_data;    // token shards at the facility
-  TextData text;                          // instead of shards
+  std::vector<std::string> modules;      // environment modules loaded before `environment`
+  std::vector<std::string> environment;  // shell lines run before the trainer; single lines
+  std::vector<std::string> train_data;   // token shards at the facility
+  TextData text;                         // instead of shards
   // The folder of the shards that `xffl prepare` makes of `text`; its name has the hash of the
   // options. train_data and validation name its shards. Empty without `text`.
   RemotePath prepared;

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "xffl/tokens/prepared.h"
+
 namespace xffl::tokenize {
 
 enum class InputFormat {
@@ -48,8 +50,7 @@ std::vector<std::string> id_type_names();
 /// Throws kUsage.
 IdType id_type_named(std::string_view name);
 
-/// The unit of a text file that makes a document.
-enum class DocumentUnit { kLine, kParagraph, kFile };  // kParagraph: lines up to a blank line
+using tokens::DocumentUnit;
 
 struct DocumentOptions {
   InputFormat format = InputFormat::kAuto;

@@ -17,9 +17,21 @@
 #include <string_view>
 #include <vector>
 
+#include "xffl/base/enum_names.h"
+
 namespace xffl::tokens {
 
+using xffl::to_string;
+
+/// The unit of a text file that makes a document. kParagraph: lines up to a blank line.
+enum class DocumentUnit { kParagraph, kLine, kFile };
+constexpr auto names_of(DocumentUnit) { return enum_names("paragraph", "line", "file"); }
+/// The template of documents with prompts of their own, when none is given.
+inline constexpr std::string_view kPromptThenText = "{prompt}{text}";
+
 inline constexpr std::string_view kPreparedFile = "prepared.json";
+inline constexpr std::string_view kPreparedTraining = "train.tokens";
+inline constexpr std::string_view kPreparedValidation = "validation.tokens";
 inline constexpr std::string_view kPrepareJobFile = "job.json";
 inline constexpr std::string_view kPrepareTokenizer = "tokenizer";
 inline constexpr std::string_view kPrepareReport = "out/report.json";
