@@ -420,17 +420,22 @@ class TableFormat final : public FormatReader {
     return true;
   }
 
-  // Throws with the first row whose slice is damaged.
+  // Throws with the first row whose slice is damaged, or with the batch's first row.
   void validate() const {
-    if (batch_->ValidateFull().ok()) return;
+    arrow::Status status = batch_->ValidateFull();
+    if (status.ok()) return;
+    uint64_t bad_row = next_row_;
     for (int64_t row = 0; row < batch_->num_rows(); ++row) {
-      const arrow::Status status = batch_->Slice(row, 1)->ValidateFull();
-      if (!status.ok())
-        fail_in(path_, "damaged at row " + std::to_string(next_row_ + static_cast<uint64_t>(row)) +
-                           " or later: " + text_of(status));
+      const arrow::Status of_row = batch_->Slice(row, 1)->ValidateFull();
+      if (of_row.ok()) continue;
+      status = of_row;
+      bad_row += static_cast<uint64_t>(row);
+      break;
     }
-    fail_in(path_, "damaged at row " + std::to_string(next_row_) +
-                       " or later: " + text_of(batch_->ValidateFull()));
+    const std::string place = " at row " + std::to_string(bad_row) + " or later";
+    const std::string problem = text_of(status);
+    fail_in(path_, problem.find("UTF8") != std::string::npos ? "not UTF-8 text" + place
+                                                             : "damaged" + place + ": " + problem);
   }
 
   const arrow::Array& column(int index) const { return *columns_[static_cast<size_t>(index)]; }

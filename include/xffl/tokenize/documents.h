@@ -109,7 +109,7 @@ class DocumentReader {
 
   /// Reads the next document; returns false after the last document or the limit. Throws kCorrupt:
   /// not UTF-8, not JSON, a missing field, too large; kUsage for a prompt field with an input that
-  /// is not JSONL.
+  /// is neither JSONL nor a table.
   bool next(Document& document);
 
   uint64_t bytes_read() const;
