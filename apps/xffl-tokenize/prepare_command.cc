@@ -58,7 +58,7 @@ std::vector<fs::path> expand(const std::vector<std::string>& patterns) {
     for (size_t i = 0; i < found.gl_pathc; ++i)
       if (seen.insert(found.gl_pathv[i]).second) files.emplace_back(found.gl_pathv[i]);
   }
-  return files;
+  return tokenize::data_files(files);
 }
 
 PreparedShard describe(const fs::path& path, const tokens::ShardInfo& info) {
@@ -85,9 +85,7 @@ class Preparation {
                   tokenizer_folder.string() + " is damaged: it is not the tokenizer that was sent");
     const std::vector<fs::path> files = expand(job_.files);
     const tokenize::Tokenizer tokenizer(tokenizer_folder);
-    const tokenize::EncodeResult result =
-        tokenize::encode_corpus(tokenizer, files, out_ / tokens::kPreparedTraining, options(),
-                                [this](const tokenize::Progress& now) { show(now); });
+    const tokenize::EncodeResult result = encode(tokenizer, files);
     tokens::Prepared prepared{
         .tokenizer_sha256 = job_.tokenizer_sha256,
         .text_sha256 = hash_of(files),
@@ -106,6 +104,17 @@ class Preparation {
   }
 
  private:
+  tokenize::EncodeResult encode(const tokenize::Tokenizer& tokenizer,
+                                const std::vector<fs::path>& files) {
+    tokenize::EncodeOptions options = this->options();
+    const auto progress = [this](const tokenize::Progress& now) { show(now); };
+    if (!tokenize::holds_ids(options.documents.format))
+      return tokenize::encode_corpus(tokenizer, files, out_ / tokens::kPreparedTraining, options,
+                                     progress);
+    options.vocab_size = tokenizer.vocab_size();
+    return tokenize::encode_ids(files, out_ / tokens::kPreparedTraining, options, progress);
+  }
+
   tokenize::EncodeOptions options() const {
     tokenize::EncodeOptions options;
     const auto unit = parse_enum<tokens::DocumentUnit>(job_.document);
@@ -113,6 +122,12 @@ class Preparation {
       throw Error(ErrorKind::kUnsupported, "document is '" + log::printable(job_.document, 40) +
                                                "': this xffl-tokenize has line, paragraph, file");
     options.documents.unit = *unit;
+    options.documents.format = tokenize::format_named(job_.format);
+    options.documents.messages_field = job_.messages_field;
+    options.documents.id_type = tokenize::id_type_named(job_.id_type);
+    if (job_.end_id >= 0) options.documents.end_id = static_cast<int32_t>(job_.end_id);
+    options.documents.row_ids = static_cast<uint64_t>(job_.sequence_length);
+    options.chat_template = job_.chat_template;
     options.documents.text_field = job_.text_field;
     options.documents.prompt_field = job_.prompt_field;
     if (!job_.prompt.empty())

@@ -103,6 +103,11 @@ bool has_text(const void* facility) {
   return !static_cast<const Facility*>(facility)->text.files.empty();
 }
 
+template <DataFormat format>
+bool has_format(const void* facility) {
+  return has_text(facility) && static_cast<const Facility*>(facility)->text.format == format;
+}
+
 // A key of `data` whose member is in Facility::text; it has a meaning with text only.
 template <class Member>
 Field text_key(std::string_view name, Member TextData::*member, std::string_view help,
@@ -119,7 +124,7 @@ Field text_key(std::string_view name, Member TextData::*member, std::string_view
     key.is_set = [is_set = key.is_set](const void* facility) {
       return is_set(&static_cast<const Facility*>(facility)->text);
     };
-  if (!is_first) {
+  if (!is_first && !key.applies) {
     key.applies = has_text;
     key.condition = "data.text";
   }
@@ -145,12 +150,31 @@ const FieldTable& data_keys() {
             "token shards measured before and after a round's training, by name; with text the "
             "facility's own set, named as the facility, is added",
             {.type = Type::kValidationSets}),
+      text_key("format", &TextData::format,
+               "the format of the text's files; auto: by the name, jsonl, parquet, arrow or text; "
+               "ids, bin: token ids of the model's tokenizer, also in tables"),
       text_key("template", &TextData::prompt,
                "the prompt around each document, such as 'Scrivi: {text}'"),
       text_key("document", &TextData::document, "the unit of a text file that makes a document"),
-      text_key("text_field", &TextData::text_field, "JSONL: the field with a document's text"),
+      text_key("text_field", &TextData::text_field,
+               "JSONL and tables: the field or column with a document's text"),
       text_key("prompt_field", &TextData::prompt_field,
-               "JSONL: the field with a document's prompt, {prompt} in the template"),
+               "JSONL and tables: the field with a document's prompt, {prompt} in the template"),
+      text_key("chat_template", &TextData::chat_template,
+               "the template of the model's conversations, such as llama-3",
+               {.applies = has_format<DataFormat::kChat>, .condition = "format: chat"}),
+      text_key("messages_field", &TextData::messages_field,
+               "the field or column with the messages of a conversation",
+               {.applies = has_format<DataFormat::kChat>, .condition = "format: chat"}),
+      text_key("id_type", &TextData::id_type, "the type of a raw id",
+               {.applies = has_format<DataFormat::kBin>, .condition = "format: bin"}),
+      text_key("end_id", &TextData::end_id,
+               "the raw id that ends a document and belongs to it; -1: none, every "
+               "sequence_length ids are a document",
+               {.min = -1,
+                .max = INT32_MAX,
+                .applies = has_format<DataFormat::kBin>,
+                .condition = "format: bin"}),
       text_key("mask_prompt", &TextData::mask_prompt, "true: no loss on the text before {text}"),
       text_key("pack", &TextData::pack,
                "documents end to end in full sequences; false: each document is a sequence"),

@@ -92,6 +92,23 @@ class FacilityChecker {
       problem("data.template", "'template' should contain {text}, found " + in_quotes(text.prompt));
     if (text.mask_prompt && text.prompt.empty() && text.prompt_field.empty())
       problem("data.mask_prompt", "'mask_prompt' needs a template or a prompt_field");
+    check_format(text);
+  }
+
+  void check_format(const TextData& text) {
+    if (text.format == DataFormat::kChat && text.chat_template.empty())
+      problem("data.format",
+              "'format: chat' needs chat_template, the name of the model's template");
+    const bool has_prompts = text.format != DataFormat::kChat && text.format != DataFormat::kIds &&
+                             text.format != DataFormat::kBin;
+    const auto refuse = [&](bool is_set, const char* key) {
+      if (is_set && !has_prompts)
+        problem("data." + std::string(key), in_quotes(key) + " has no meaning with format: " +
+                                                std::string(to_string(text.format)));
+    };
+    refuse(!text.prompt.empty(), "template");
+    refuse(!text.prompt_field.empty(), "prompt_field");
+    refuse(text.mask_prompt, "mask_prompt");
   }
 
   // The hash of the options is part of the name, so that shards never serve other options.
@@ -111,6 +128,12 @@ class FacilityChecker {
       add(part);
     add(std::to_string(text.validation_fraction));
     add(std::to_string(facility_.sequence_length));
+    // Keys that came later change the name only where they are used.
+    if (const TextData plain; text.format != plain.format)
+      for (const std::string& part :
+           {std::string(to_string(text.format)), text.chat_template, text.messages_field,
+            std::string(to_string(text.id_type)), std::to_string(text.end_id)})
+        add(part);
     return facility_.workdir / "xffl.data" /
            (project_.str() + "." + facility_.name.str() + "-" + hash.hex().substr(0, 8));
   }

@@ -174,7 +174,12 @@ PrepareJob prepare_job(const config::Experiment& experiment, const config::Facil
       .mask_prompt = text.mask_prompt,
       .pack = text.pack,
       .validation_fraction = text.validation_fraction,
-      .sequence_length = facility.sequence_length > 0 ? facility.sequence_length : kDefaultLength};
+      .sequence_length = facility.sequence_length > 0 ? facility.sequence_length : kDefaultLength,
+      .format = std::string(to_string(text.format)),
+      .chat_template = text.chat_template,
+      .messages_field = text.messages_field,
+      .id_type = std::string(to_string(text.id_type)),
+      .end_id = text.end_id};
 }
 
 std::string tokenize_program(const config::Facility& facility, const facility::Programs& programs) {

@@ -8,7 +8,7 @@ namespace xffl::tokens {
 namespace {
 
 constexpr std::string_view kJobFormat = "xffl-prepare-job", kPreparedFormat = "xffl-prepared";
-constexpr int kVersion = 1;
+constexpr int kVersion = 1, kJobVersion = 2;
 constexpr int64_t kMost = int64_t{1} << 53;  // exact in every reader of JSON
 
 std::string hash_in(JsonObject& object, std::string_view key) {
@@ -37,6 +37,16 @@ PreparedShard read_shard(JsonObject object) {
           .documents = count_in(object, "documents")};
 }
 
+PrepareJob as_of_version_1(PrepareJob job) {
+  const PrepareJob plain;
+  job.format = plain.format;
+  job.chat_template = plain.chat_template;
+  job.messages_field = plain.messages_field;
+  job.id_type = plain.id_type;
+  job.end_id = plain.end_id;
+  return job;
+}
+
 }  // namespace
 
 std::vector<std::string_view> tokenizer_files() {
@@ -59,36 +69,50 @@ std::string tokenizer_hash(const std::filesystem::path& folder) {
 }
 
 std::string format_prepare_job(const PrepareJob& job) {
-  return Json{{"format", kJobFormat},
-              {"version", kVersion},
-              {"tokenizer_sha256", job.tokenizer_sha256},
-              {"files", job.files},
-              {"template", job.prompt},
-              {"text_field", job.text_field},
-              {"prompt_field", job.prompt_field},
-              {"document", job.document},
-              {"mask_prompt", job.mask_prompt},
-              {"pack", job.pack},
-              {"validation_fraction", job.validation_fraction},
-              {"sequence_length", job.sequence_length}}
-             .dump(2) +
-         "\n";
+  const bool is_plain = as_of_version_1(job) == job;
+  Json json{{"format", kJobFormat},
+            {"version", is_plain ? kVersion : kJobVersion},
+            {"tokenizer_sha256", job.tokenizer_sha256},
+            {"files", job.files},
+            {"template", job.prompt},
+            {"text_field", job.text_field},
+            {"prompt_field", job.prompt_field},
+            {"document", job.document},
+            {"mask_prompt", job.mask_prompt},
+            {"pack", job.pack},
+            {"validation_fraction", job.validation_fraction},
+            {"sequence_length", job.sequence_length}};
+  if (!is_plain)
+    json.update({{"text_format", job.format},
+                 {"chat_template", job.chat_template},
+                 {"messages_field", job.messages_field},
+                 {"id_type", job.id_type},
+                 {"end_id", job.end_id}});
+  return json.dump(2) + "\n";
 }
 
 PrepareJob parse_prepare_job(const std::string& json, const std::string& where) {
   const Json parsed = parse_json(json, where);
   JsonObject object(parsed, where);
-  object.require_format(kJobFormat, kVersion);
-  return {.tokenizer_sha256 = hash_in(object, "tokenizer_sha256"),
-          .files = object.strings("files"),
-          .prompt = object.string("template"),
-          .text_field = object.string("text_field"),
-          .prompt_field = object.string("prompt_field"),
-          .document = object.string("document"),
-          .mask_prompt = object.boolean("mask_prompt"),
-          .pack = object.boolean("pack"),
-          .validation_fraction = object.number("validation_fraction"),
-          .sequence_length = object.integer("sequence_length", 1, 1 << 24)};
+  const bool is_plain = object.has("version") && object.at("version") == kVersion;
+  object.require_format(kJobFormat, is_plain ? kVersion : kJobVersion);
+  PrepareJob job{.tokenizer_sha256 = hash_in(object, "tokenizer_sha256"),
+                 .files = object.strings("files"),
+                 .prompt = object.string("template"),
+                 .text_field = object.string("text_field"),
+                 .prompt_field = object.string("prompt_field"),
+                 .document = object.string("document"),
+                 .mask_prompt = object.boolean("mask_prompt"),
+                 .pack = object.boolean("pack"),
+                 .validation_fraction = object.number("validation_fraction"),
+                 .sequence_length = object.integer("sequence_length", 1, 1 << 24)};
+  if (is_plain) return job;
+  job.format = object.string("text_format");
+  job.chat_template = object.string("chat_template");
+  job.messages_field = object.string("messages_field");
+  job.id_type = object.string("id_type");
+  job.end_id = object.integer("end_id", -1, INT32_MAX);
+  return job;
 }
 
 std::string format_prepared(const Prepared& prepared) {

@@ -82,9 +82,13 @@ TEST(ParseExperiment, TextOfAFacilityNamesItsShards) {
   EXPECT_THAT(brno.validation,
               ElementsAre(job::ValidationSet{"brno", (brno.prepared / "validation.tokens").str()}));
   std::set<std::string> folders{brno.prepared.str()};
-  for (const char* options : {"", "template: 'B: {text}'", "document: line", "text_field: t",
-                              "prompt_field: p", "prompt_field: p, mask_prompt: true",
-                              "pack: false", "sequence_length: 8", "validation_fraction: 0"})
+  for (const char* options :
+       {"", "template: 'B: {text}'", "document: line", "text_field: t", "prompt_field: p",
+        "prompt_field: p, mask_prompt: true", "pack: false", "sequence_length: 8",
+        "validation_fraction: 0", "format: parquet", "format: ids", "format: bin",
+        "format: bin, id_type: int32", "format: bin, end_id: 2",
+        "format: chat, chat_template: llama-3",
+        "format: chat, chat_template: llama-3, messages_field: m"})
     EXPECT_TRUE(
         folders.insert(with_data(std::string("{text: cs/*.txt, ") + options + "}").prepared.str())
             .second)
@@ -105,6 +109,18 @@ TEST(ParseExperiment, TextThatDoesNotFitIsRefused) {
   EXPECT_THAT(problem("{text: a, template: b}"), HasSubstr("should contain {text}, found 'b'"));
   EXPECT_THAT(problem("{text: a, mask_prompt: true}"),
               HasSubstr("needs a template or a prompt_field"));
+  EXPECT_THAT(problem("{text: a, format: csv}"), HasSubstr("auto"));
+  EXPECT_THAT(problem("{text: a, format: chat}"), HasSubstr("'format: chat' needs chat_template"));
+  EXPECT_THAT(problem("{text: a, chat_template: chatml}"),
+              HasSubstr("data.chat_template' has a meaning only with format: chat"));
+  EXPECT_THAT(problem("{text: a, format: jsonl, end_id: 2}"),
+              HasSubstr("data.end_id' has a meaning only with format: bin"));
+  EXPECT_THAT(problem("{text: a, format: chat, chat_template: chatml, template: '{text}'}"),
+              HasSubstr("'template' has no meaning with format: chat"));
+  EXPECT_THAT(problem("{text: a, format: ids, mask_prompt: true, prompt_field: p}"),
+              HasSubstr("'mask_prompt' has no meaning with format: ids"));
+  EXPECT_THAT(problem("{train: a, format: ids}"),
+              HasSubstr("'facilities.brno.data.format' has a meaning only with data.text"));
   EXPECT_THAT(problem("{text: a, validation: {brno: v}}"),
               HasSubstr("'brno' is the name of the set"));
 }

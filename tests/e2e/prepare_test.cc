@@ -49,8 +49,19 @@ class Prepare : public testing::Test {
     write_file_atomic(dir_ / "xffl.yaml",
                       "project: p\nmodel: model\nrounds: 1\n"
                       "training: {steps_per_round: 1, batch_size: 2}\nfacilities:\n  alba:\n" +
-                          keys + "    data: {text: [text/*.txt, text/more/*, text/a.txt], " +
-                          options + "}\n");
+                          keys + "    data: {text: [" + text_ + "], " + options + "}\n");
+  }
+  // The shard of `encode` with `options` is the one of `xffl prepare` with `keys`.
+  void expect_same(const std::string& keys, std::vector<std::string> options) {
+    write_config("sequence_length: 64, validation_fraction: 0, " + keys);
+    const ProcessResult done = prepare();
+    ASSERT_EQ(done.exit_code, 0) << keys << ": " << done.err;
+    options.insert(options.begin(), {kTokenize, "encode", "--sequence-length", "64", "--input",
+                                     dir_ / text_, "--output", dir_ / "t"});
+    must_run(options);
+    EXPECT_EQ(read_file(alba().prepared.str() + "/train.tokens", 1 << 24),
+              read_file(dir_ / "t", 1 << 24))
+        << keys;
   }
   config::Facility alba() const {
     return config::load_experiment(dir_.path()).facility(FacilityName("alba"));
@@ -74,6 +85,7 @@ class Prepare : public testing::Test {
     return tokens::parse_prepared(read_file(file, 1 << 20), file.string());
   }
 
+  std::string text_ = "text/*.txt, text/more/*, text/a.txt";
   test::TempDir dir_;
 };
 
@@ -97,6 +109,37 @@ TEST_F(Prepare, MakesTheShardsOfEncode) {
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_THAT(again.out, HasSubstr("were tokenized before"));
   EXPECT_FALSE(fs::exists(folder / "job2"));
+}
+
+// Tables: tests/tokenize/same_tables.py.
+TEST_F(Prepare, EveryFormatGivesTheShardsOfEncode) {
+  const std::string model = dir_ / "model";
+  text_ = "chats.jsonl";
+  std::ofstream(dir_ / text_) << R"({"turns": [{"role": "user", "content": "Che ore sono?"}, )"
+                              << R"({"role": "assistant", "content": "Le sei."}]})"
+                              << "\n";
+  expect_same("format: chat, chat_template: llama-2, messages_field: turns, pack: false",
+              {"--tokenizer", model, "--format", "chat", "--chat-template", "llama-2",
+               "--messages-field", "turns", "--no-pack"});
+  text_ = "lines";
+  std::ofstream(dir_ / text_) << "[1, 300, 5]\n[7]\n";
+  expect_same("format: ids, pack: false", {"--format", "ids", "--vocab-size", "320", "--no-pack"});
+  text_ = "raw.bin";
+  std::ofstream(dir_ / text_, std::ios::binary)
+      << std::string_view("\1\0\0\0\2\0\0\0\4\1\0\0\2\0\0\0", 16);
+  expect_same("format: bin, id_type: int32, end_id: 2, pack: false",
+              {"--format", "bin", "--id-type", "int32", "--end-id", "2", "--vocab-size", "320",
+               "--no-pack"});
+  text_ = "text/a.txt";
+  expect_same("format: text, document: line",
+              {"--tokenizer", model, "--format", "text", "--document", "line"});
+
+  text_ = "lines";
+  std::ofstream(dir_ / text_) << "[1]\n[320]\n";
+  write_config("format: ids, sequence_length: 64");
+  const ProcessResult refused = prepare();
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("lines:2: element 0 is 320, expected a token id 0 to 319"));
 }
 
 TEST_F(Prepare, OtherOptionsOrAnotherTokenizerMakeOtherShards) {

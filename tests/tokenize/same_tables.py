@@ -8,9 +8,11 @@ refused with their place and leave no output. Exit code 77: pyarrow or datasets 
 libarrow.
 """
 
+import hashlib
 import json
 import pathlib
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -202,6 +204,40 @@ def check_datasets(run, rng, folder):
     return count
 
 
+def check_prepare(run, folder, tokenizer):
+    """A job of `xffl prepare` makes the shards of encode, from a folder of save_to_disk and from a pattern of Parquet files."""
+    lines = "".join(f"{hashlib.sha256((tokenizer / name).read_bytes()).hexdigest()}  {name}\n"
+                    for name in ("tokenizer.model", "tokenizer.json", "tokenizer_config.json") if (tokenizer / name).exists())
+    job = {"format": "xffl-prepare-job", "version": 2, "tokenizer_sha256": hashlib.sha256(lines.encode()).hexdigest(), "template": "",
+           "text_field": "text", "prompt_field": "", "document": "paragraph", "mask_prompt": False, "pack": False, "validation_fraction": 0,
+           "sequence_length": 100000, "chat_template": "", "messages_field": "messages", "id_type": "uint16", "end_id": -1}
+    rows = {"input_ids": [[1, 2, 3], [4, 5]], "labels": [[-100, 2, 3], [4, 5]], "text": ["uno", "due tre"],
+            "messages": [[{"role": "user", "content": "Che ore sono?"}, {"role": "assistant", "content": "Le sei."}]] * 2}
+    run.must("--tokenizer", tokenizer, "--input", __file__)
+    vocab_size = json.loads(subprocess.check_output([run.program, "inspect", "--json", folder / "out.tokens"]))["vocab_size"]
+    data = datasets.Dataset.from_dict(rows)
+    data.save_to_disk(folder / "jobs/disk", num_shards=2)
+    for part in (0, 1):
+        data.shard(2, part).to_parquet(folder / f"jobs/part-{part}.parquet")
+    for number, (keys, flags) in enumerate([
+            ({"text_format": "ids"}, ["--vocab-size", vocab_size]),
+            ({"text_format": "auto"}, ["--tokenizer", tokenizer]),
+            ({"text_format": "parquet"}, ["--tokenizer", tokenizer]),
+            ({"text_format": "chat", "chat_template": "mistral"}, ["--tokenizer", tokenizer, "--format", "chat", "--chat-template", "mistral"])]):
+        for text, inputs in ((folder / "jobs/disk", [folder / "jobs/disk"]),
+                             (folder / "jobs/*.parquet", [folder / f"jobs/part-{part}.parquet" for part in (0, 1)])):
+            if keys["text_format"] == "parquet" and text.name == "disk":
+                continue
+            place = folder / f"prepared{number}.{text.name[:1]}" / "job1"
+            (place / "out").mkdir(parents=True)
+            shutil.copytree(tokenizer, place / "tokenizer")
+            (place / "job.json").write_text(json.dumps({**job, **keys, "files": [str(text)]}))
+            done = subprocess.run([run.program, "prepare", "--job", place / "job.json"], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, (keys, done.stderr)
+            assert (place.parent / "train.tokens").read_bytes() == run.must(*flags, "--input", *inputs), keys
+            assert json.loads((place.parent / "prepared.json").read_text())["files"] == 2
+
+
 def refused(run, code, part, *arguments):
     result = run.encode(*arguments)
     assert isinstance(result, tuple), f"accepted, expected: {part}"
@@ -306,6 +342,7 @@ def main(program, tokenizer, num_damaged="60"):
         print(f"lists of fixed size: {check_fixed_lists(run, rng, folder)} rows are equal")
         print(f"texts and conversations: {check_texts(run, rng, folder, tokenizer)} rows are equal")
         print(f"save_to_disk: {check_datasets(run, rng, folder)} rows are equal")
+        check_prepare(run, folder, pathlib.Path(tokenizer))
         check_refusals(run, folder, tokenizer)
         check_damage(run, rng, folder, tokenizer, int(num_damaged))
     return 0

@@ -48,8 +48,36 @@ TEST(Prepared, AJobIsReadAsWritten) {
                        0.1,
                        64};
   EXPECT_EQ(parse_prepare_job(format_prepare_job(job), "x"), job);
+  PrepareJob chats = job;
+  chats.format = "chat";
+  chats.chat_template = "llama-3";
+  chats.messages_field = "turns";
+  EXPECT_EQ(parse_prepare_job(format_prepare_job(chats), "x"), chats);
+  PrepareJob ids = job;
+  ids.format = "bin";
+  ids.id_type = "int32";
+  ids.end_id = 2;
+  EXPECT_EQ(parse_prepare_job(format_prepare_job(ids), "x"), ids);
   const PrepareProgress progress = parse_prepare_progress(format_prepare_progress({1, 2, 3}), "x");
   EXPECT_EQ(progress.bytes_done + 10 * progress.bytes_total + 100 * progress.tokens, 321u);
+}
+
+// An xffl-tokenize that ignored the format would encode something else.
+TEST(Prepared, AJobHasTheLowestVersionThatHasItsOptions) {
+  PrepareJob job{.tokenizer_sha256 = std::string(64, 'a'), .files = {"/a"}, .sequence_length = 8};
+  const auto version = [&] { return Json::parse(format_prepare_job(job)).at("version"); };
+  EXPECT_EQ(version(), 1);
+  EXPECT_THAT(format_prepare_job(job), testing::Not(HasSubstr("text_format")));
+  job.format = "parquet";
+  EXPECT_EQ(version(), 2);
+  Json newer = Json::parse(format_prepare_job(job));
+  newer["version"] = 3;
+  EXPECT_THAT(error_of([&] { parse_prepare_job(newer.dump(), "job.json"); }).what(),
+              HasSubstr("version"));
+  newer["version"] = 2;
+  newer.erase("text_format");
+  EXPECT_THAT(error_of([&] { parse_prepare_job(newer.dump(), "job.json"); }).what(),
+              HasSubstr("text_format"));
 }
 
 // A facility's file may hold anything.

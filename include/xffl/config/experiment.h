@@ -82,6 +82,14 @@ struct Budget {
 
 using tokens::DocumentUnit;
 
+// The format of the files; kIds and kBin hold ids instead of text, and so do tables with kIds.
+enum class DataFormat { kAuto, kText, kJsonl, kChat, kParquet, kArrow, kIds, kBin };
+constexpr auto names_of(DataFormat) {
+  return enum_names("auto", "text", "jsonl", "chat", "parquet", "arrow", "ids", "bin");
+}
+enum class IdType { kUint16, kInt16, kInt32, kUint32 };
+constexpr auto names_of(IdType) { return enum_names("uint16", "int16", "int32", "uint32"); }
+
 // Text at a facility, which `xffl prepare` tokenizes there (docs/user/preparing.md).
 struct TextData {
   std::vector<std::string> files;  // absolute paths and patterns as of glob(7); empty: none
@@ -92,6 +100,11 @@ struct TextData {
   bool mask_prompt = false;
   bool pack = true;                   // documents end to end; false: each is a sequence
   double validation_fraction = 0.05;  // of the documents; 0: no validation set
+  DataFormat format = DataFormat::kAuto;
+  std::string chat_template;                // kChat: its name in the facility's xffl-tokenize
+  std::string messages_field = "messages";  // kChat
+  IdType id_type = IdType::kUint16;         // kBin
+  int64_t end_id = -1;                      // kBin: ends a document; -1: none
   bool operator==(const TextData&) const = default;
 };
 

@@ -52,6 +52,9 @@ struct PrepareJob {
   bool mask_prompt = false, pack = true;
   double validation_fraction = 0;
   int64_t sequence_length = 0;
+  // Since version 2, which a job has only if it needs them.
+  std::string format = "auto", chat_template, messages_field = "messages", id_type = "uint16";
+  int64_t end_id = -1;  // -1: none
   bool operator==(const PrepareJob&) const = default;
 };
 std::string format_prepare_job(const PrepareJob& job);
