@@ -90,7 +90,7 @@ class Trainer(Installed):
 
     def test_starts_with_libtorch_of_the_build_or_of_the_prefix(self):
         self.assertTrue(self.program("--version").startswith(f"xffl-train {VERSION}"))
-        self.assertTrue(self.program("info").startswith("{"))
+        self.assertIn("torch", self.program("info"))
         built_with = self.loaded_from().resolve()
         (self.prefix / "lib").mkdir()
         (self.prefix / "lib/xffl").symlink_to(built_with.parent)
