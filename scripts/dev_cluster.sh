@@ -18,7 +18,8 @@
 #
 # All commands: --state DIR (default ${TMPDIR:-/tmp}/xffl-testbed). Several testbeds may be up, each with its own state folder.
 # Flavours of the facilities that `up` starts:
-#   --nodes N (2)  --gpus N (2, per node)     --dbd  accounting with slurmdbd and MariaDB (default: no accounting)
+#   --nodes N (2)  --gpus N (2, per node)  --gpu-type T (as a100; default: untyped)
+#   --dbd  accounting with slurmdbd and MariaDB (default: no accounting)
 #   --queue gridengine  Grid Engine instead of Slurm: a queue main.q, a parallel environment `nodes` with one slot per node
 #   --scratch-mb M  a small scratch           --min-job-age S (300)  seconds until the controller forgets an ended job
 #   --max-startups X (as 1:1:1)  --max-sessions N  a strict sshd       --sshd 'Key value'  --slurm 'Key=value'
@@ -352,7 +353,7 @@ host_key() {
 
 # --- the command line -------------------------------------------------------------------------------------------------
 state=${TMPDIR:-/tmp}/xffl-testbed queue=slurm
-nodes=2 gpus=2 dbd= scratch_mb= min_job_age=300 clock= noisy= mover= compute_scratch= show=("$project") sshd_lines=() slurm_lines=()
+nodes=2 gpus=2 gpu_type= dbd= scratch_mb= min_job_age=300 clock= noisy= mover= compute_scratch= show=("$project") sshd_lines=() slurm_lines=()
 action=${1:-}
 [ $# = 0 ] || shift
 names=() owner=
@@ -361,6 +362,7 @@ while [ $# -gt 0 ]; do
     --state) state=$2; shift ;;
     --nodes) nodes=$2; shift ;;
     --gpus) gpus=$2; shift ;;
+    --gpu-type) gpu_type=$2; shift ;;
     --dbd) dbd=1 ;;
     --queue) queue=$2; shift ;;
     --scratch-mb) scratch_mb=$2; shift ;;

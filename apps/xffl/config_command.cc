@@ -102,6 +102,8 @@ class ConfigWizard {
   void ask_site(const std::string& name);
   std::optional<submit::SlurmSite> ask_slurm(const std::string& name);
   void ask_allocation(const std::string& path, const submit::SlurmSite& site);
+  submit::NodeProposal propose_nodes(const std::string& path,
+                                     const submit::SlurmPartition* partition) const;
   void ask_trainer(const std::string& path);
   bool ask_text(const std::string& path);
   void ask_data(const std::string& path, const std::string& default_answer);
@@ -287,12 +289,30 @@ void ConfigWizard::ask_allocation(const std::string& path, const submit::SlurmSi
   const std::chrono::seconds time =
       partition == nullptr ? std::chrono::hours(1)
                            : proposed_walltime(partition, site.find_qos(value(path + "slurm.qos")));
+  const submit::NodeProposal nodes = propose_nodes(path, partition);
   ask(path + "slurm.nodes",
       "  Nodes of a job" + (partition == nullptr ? "" : ", of " + std::to_string(partition->nodes)),
-      "1");
+      std::to_string(nodes.nodes));
   ask(path + "slurm.gpus_per_node", "  GPUs of a node, one rank each; 0: none",
       std::to_string(partition == nullptr ? 0 : partition->gpus_per_node));
+  if (nodes.sharded && !has("training.sharding"))
+    ask(path + "training.sharding", "  Sharding of the model over the ranks", "full");
   ask(path + "slurm.time", "  Walltime of a job", duration_text(time));
+}
+
+/// Prints the reason of the proposal.
+submit::NodeProposal ConfigWizard::propose_nodes(const std::string& path,
+                                                 const submit::SlurmPartition* partition) const {
+  if (partition == nullptr || has(path + "slurm.nodes")) return {};
+  const bool has_adapter =
+      !value("training.lora.rank").empty() && value("training.lora.rank") != "0";
+  const int64_t state =
+      model_state_bytes(project_ / value("model"), value("training.precision"), has_adapter);
+  const std::string own = value(path + "training.batch_size");
+  const submit::NodeProposal proposal = submit::proposed_nodes(
+      *partition, state, whole_number(own.empty() ? value("training.batch_size") : own));
+  std::printf("  Proposal: %s\n", proposal.reason.c_str());
+  return proposal;
 }
 
 void ConfigWizard::ask_trainer(const std::string& path) {

@@ -1,11 +1,14 @@
 #include "config_questions.h"
 
+#include <charconv>
 #include <cstdio>
+#include <system_error>
 
 #include "terminal.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
+#include "xffl/checkpoint/llama_config.h"
 #include "xffl/config/load.h"
 #include "xffl/facility/services.h"
 #include "xffl/remote/ssh.h"
@@ -74,6 +77,26 @@ submit::SlurmSite ask_slurm_of(const std::vector<config::Setting>& settings,
   const submit::SlurmSite site = submit::ask_slurm_site(*session, {});
   print(site);
   return site;
+}
+
+int64_t model_state_bytes(const std::filesystem::path& folder, const std::string& precision,
+                          bool has_adapter) {
+  // For each parameter: its compute copy, and the gradient and two moments in float32; a compute
+  // copy of 16 bits has a float32 master beside it (docs/user/training.md, Memory).
+  const int64_t width = precision == "fp32" ? 4 : 2;
+  const int64_t trained = (width == 4 ? 0 : 4) + 4 + 8;
+  try {
+    const int64_t count = checkpoint::read_llama_config(folder).num_parameters();
+    return count * (has_adapter ? width : width + trained);
+  } catch (const Error&) {
+    return 0;  // the user brings the model later
+  }
+}
+
+int64_t whole_number(const std::string& text) {
+  int64_t value = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return problem == std::errc() && end == text.data() + text.size() ? value : 0;
 }
 
 std::string duration_text(std::chrono::seconds time) {

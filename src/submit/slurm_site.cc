@@ -7,6 +7,7 @@
 #include "queue_answers.h"
 #include "slurm_commands.h"
 #include "xffl/base/error.h"
+#include "xffl/base/utf8.h"
 
 namespace xffl::submit {
 namespace {
@@ -15,6 +16,21 @@ constexpr std::chrono::seconds kAnswerTime{20};
 constexpr std::chrono::hours kProposedWalltime{12};
 constexpr size_t kMaxNames = 200;
 constexpr int kMaxGpus = 64;  // as of the key gpus_per_node
+constexpr int kMaxNodes = 1'000'000;
+constexpr int64_t kMegabyte = 1 << 20, kGigabyte = 1 << 30;
+constexpr double kStateShare = 0.7;  // of a rank's memory; activations and buffers take the rest
+
+// The smallest memory that GPUs of a type have: an A100 has 40 or 80 GB, the H100 of
+// MareNostrum 64.
+struct GpuMemory {
+  std::string_view type;  // a part of Slurm's name; the first one in this order counts
+  int gigabytes = 0;
+};
+constexpr GpuMemory kGpuMemories[] = {
+    {"gh200", 96}, {"gb200", 180}, {"h200", 141},   {"h100", 64},    {"b200", 180},
+    {"a100", 40},  {"a40", 48},    {"a30", 24},     {"a10", 24},     {"l40", 48},
+    {"v100", 16},  {"mi250", 64},  {"mi300a", 128}, {"mi300x", 192},
+};
 
 // The same characters as in the keys account, partition and qos of xffl.yaml.
 bool is_slurm_name(std::string_view name) {
@@ -48,6 +64,29 @@ std::pair<std::string, int> read_gpus(std::string_view gres) {
   return {};
 }
 
+// "1-4" and "4": 4; "1-infinite": 0.
+int read_max_nodes(std::string_view sizes) {
+  const auto most = read_integer(without_blanks(sizes.substr(sizes.find('-') + 1)));
+  return most && *most <= kMaxNodes ? static_cast<int>(*most) : 0;
+}
+
+// "257000", or "257000+" where the nodes differ.
+int64_t read_node_memory(std::string_view megabytes) {
+  megabytes = without_blanks(megabytes);
+  if (megabytes.ends_with('+')) megabytes.remove_suffix(1);
+  const auto count = read_integer(megabytes);
+  return count && *count < 1'000'000'000 ? *count * kMegabyte : 0;
+}
+
+std::string gigabytes(int64_t bytes) {
+  const int64_t tenths = (bytes * 10 + kGigabyte / 2) / kGigabyte;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " GB";
+}
+
+std::string count_of(int64_t count, const std::string& noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
 // A shell that runs `command` and then prints the end mark.
 std::vector<std::string> marked(const std::string& command) {
   return {"sh", "-c", "LC_ALL=C " + command + " && echo " + std::string(kEndMark)};
@@ -74,10 +113,10 @@ std::optional<std::vector<SlurmPartition>> read_partitions(std::string_view text
   std::vector<SlurmPartition> all;
   for (const std::string_view line : *lines) {
     const auto fields = split(line, '|');
-    if (fields.size() != 6 || !is_slurm_name(fields[0]) || all.size() == kMaxNames) continue;
+    if (fields.size() != 8 || !is_slurm_name(fields[0]) || all.size() == kMaxNames) continue;
     const auto nodes = read_integer(without_blanks(fields[3]));
     const auto longest = read_time_left(fields[2]);
-    if (!nodes || *nodes > 1'000'000 || (!longest && fields[2] != "infinite")) continue;
+    if (!nodes || *nodes > kMaxNodes || (!longest && fields[2] != "infinite")) continue;
     const auto [type, gpus] = read_gpus(fields[4]);
     const auto known =
         std::ranges::find_if(all, [&](const auto& each) { return each.name == fields[0]; });
@@ -88,11 +127,14 @@ std::optional<std::vector<SlurmPartition>> read_partitions(std::string_view text
                      .nodes = static_cast<int>(*nodes),
                      .gpus_per_node = gpus,
                      .gpu_type = type,
-                     .longest = longest});
+                     .longest = longest,
+                     .node_memory = read_node_memory(fields[6]),
+                     .max_nodes = read_max_nodes(fields[7])});
       continue;
     }
     // sinfo has a row for each kind of nodes.
     known->nodes += static_cast<int>(*nodes);
+    known->node_memory = std::min(known->node_memory, read_node_memory(fields[6]));
     if (known->gpus_per_node == 0) {
       known->gpus_per_node = gpus;
       known->gpu_type = type;
@@ -155,10 +197,57 @@ std::chrono::seconds proposed_walltime(const SlurmPartition* partition, const Sl
   return std::max<std::chrono::seconds>(time, std::chrono::minutes(1));
 }
 
+int64_t gpu_memory(std::string_view type) {
+  const std::string name = ascii_lower_case(std::string(type));
+  if (const size_t unit = name.find("gb"); unit != std::string::npos && unit > 0) {
+    const size_t before = name.find_last_not_of("0123456789", unit - 1);
+    const size_t first = before == std::string::npos ? 0 : before + 1;
+    const auto size = read_integer(std::string_view(name).substr(first, unit - first));
+    if (size && *size > 0 && *size < 10'000) return *size * kGigabyte;
+  }
+  for (const GpuMemory& known : kGpuMemories)
+    if (name.find(known.type) != std::string::npos) return known.gigabytes * kGigabyte;
+  return 0;
+}
+
+NodeProposal proposed_nodes(const SlurmPartition& partition, int64_t state_bytes,
+                            int64_t batch_size) {
+  const bool has_gpus = partition.gpus_per_node > 0;
+  const int64_t ranks = has_gpus ? partition.gpus_per_node : 1;  // of a node
+  const int64_t memory = has_gpus ? gpu_memory(partition.gpu_type) : partition.node_memory;
+  if (state_bytes == 0) return {1, false, "1 node: the size of the model is not known yet"};
+  const std::string need = "parameters, gradients and optimizer need " + gigabytes(state_bytes);
+  if (memory == 0)
+    return {
+        1, false,
+        "1 node: " + need + "; Slurm does not tell the memory of a " + (has_gpus ? "GPU" : "node")};
+  const auto usable = static_cast<int64_t>(static_cast<double>(memory) * kStateShare);
+  const std::string place = (has_gpus ? "GPU" : "node");
+  if (state_bytes <= usable)
+    return {1, false, "1 node: " + need + " of a " + place + "'s " + gigabytes(memory)};
+  const int64_t needed = (state_bytes + usable * ranks - 1) / (usable * ranks);
+  const int64_t limit =
+      std::max<int64_t>(1, partition.max_nodes > 0 ? std::min(partition.max_nodes, partition.nodes)
+                                                   : partition.nodes);
+  const auto divides = [&](int64_t nodes) { return batch_size % (nodes * ranks) == 0; };
+  int64_t nodes = needed;
+  while (nodes <= limit && !divides(nodes)) ++nodes;
+  if (nodes > limit)  // the most that are possible
+    for (nodes = std::min(needed, limit); nodes > 1 && !divides(nodes);) --nodes;
+  std::string reason = count_of(nodes, "node") + ": " + need + ", sharded over " +
+                       count_of(nodes * ranks, place) + " of " + gigabytes(memory);
+  if (nodes < needed)
+    reason += "; " + count_of(needed, "node") + " would hold them, but " +
+              (needed > limit
+                   ? "a job has at most " + std::to_string(limit) + " here"
+                   : "their ranks do not divide the batch size of " + std::to_string(batch_size));
+  return {static_cast<int>(nodes), nodes * ranks > 1, std::move(reason)};
+}
+
 SlurmSite ask_slurm_site(remote::Session& session, std::stop_token stop) {
   SlurmSite site;
-  if (auto rows = ask(session, "sinfo", "--noheader --format='%R|%a|%l|%D|%G|%P'", read_partitions,
-                      site.problems, stop))
+  if (auto rows = ask(session, "sinfo", "--noheader --format='%R|%a|%l|%D|%G|%P|%m|%s'",
+                      read_partitions, site.problems, stop))
     site.partitions = std::move(*rows);
   const std::string user = "user=\"$(id -un)\"";
   const auto associations =

@@ -5,6 +5,7 @@
 
 #include "support/on_terminal.h"
 #include "support/testbed.h"
+#include "xffl/base/file.h"
 #include "xffl/config/load.h"
 #include "xffl/submit/slurm.h"
 
@@ -23,6 +24,16 @@ class TestbedConfig : public testing::Test {
            "\n" + facility.key.string() + "\n";
   }
   test::OnTerminal config() const { return {{"config", "-p", project()}, 200, 200, {}}; }
+  // The sizes of Llama-3.1-8B: 16 bytes for each of 8.03e9 parameters with fp32.
+  void write_model() const {
+    make_dirs(dir_ / "project/models/small");
+    write_file_atomic(dir_ / "project/models/small/config.json",
+                      R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+  "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+  "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
+  "tie_word_embeddings": false, "torch_dtype": "bfloat16", "hidden_act": "silu"})");
+  }
   const submit::SlurmSettings& slurm() {
     experiment_ = config::load_experiment(project());
     return experiment_.facilities.at(0).scheduler.as<submit::SlurmSettings>();
@@ -33,8 +44,9 @@ class TestbedConfig : public testing::Test {
 };
 
 TEST_F(TestbedConfig, SlurmProposesAccountPartitionAndLimits) {
-  test::Testbed testbed({"alba"}, {"--dbd"});
+  test::Testbed testbed({"alba"}, {"--dbd", "--gpu-type", "a100"});
   if (!testbed.up()) GTEST_SKIP() << testbed.why_not();
+  write_model();
   test::OnTerminal terminal = config();
   terminal.type(until_log_in(testbed.facility("alba")));
   ASSERT_TRUE(terminal.await_text("Log in now")) << terminal.bytes;
@@ -43,18 +55,23 @@ TEST_F(TestbedConfig, SlurmProposesAccountPartitionAndLimits) {
   terminal.type("yes\n");
   ASSERT_TRUE(terminal.await_text("Slurm account to charge (")) << terminal.bytes;
   EXPECT_THAT(terminal.bytes,
-              HasSubstr("partition main (the default): 2 nodes, 2 GPUs, at most 1h"));
-  EXPECT_THAT(terminal.bytes, HasSubstr("partition debug: 1 node, 2 GPUs, at most 5m"));
+              HasSubstr("partition main (the default): 2 nodes, 2 a100 GPUs, at most 1h"));
+  EXPECT_THAT(terminal.bytes, HasSubstr("partition debug: 1 node, 2 a100 GPUs, at most 5m"));
   EXPECT_THAT(terminal.bytes, HasSubstr("QOS single"));
   EXPECT_THAT(terminal.bytes, Not(HasSubstr("has no answer")));
-  terminal.type("\n\nsingle\n2\n\n\n/scratch/x\n\n/data/*.txt\n\ny\n");
+  terminal.type("\n\nsingle\n\n\n\n\n/scratch/x\n\n/data/*.txt\n\ny\n");
   EXPECT_EQ(terminal.finish(), 0) << terminal.bytes;
+  EXPECT_THAT(terminal.bytes,
+              HasSubstr("Proposal: 2 nodes: parameters, gradients and optimizer need 119.7 GB, "
+                        "sharded over 4 GPUs of 40.0 GB; 3 nodes would hold them, but a job has "
+                        "at most 2 here"));
   EXPECT_EQ(slurm().account, "proj");
   EXPECT_EQ(slurm().partition, "main");
   EXPECT_EQ(slurm().qos, "single");
   EXPECT_EQ(slurm().nodes, 2);
   EXPECT_EQ(slurm().gpus_per_node, 2);
   EXPECT_EQ(slurm().time, std::chrono::hours(1));
+  EXPECT_EQ(experiment_.facilities.at(0).training.sharding, job::Sharding::kFull);
 }
 
 TEST_F(TestbedConfig, WithoutAnAnswerTheQuestionsGoOn) {
@@ -66,9 +83,7 @@ TEST_F(TestbedConfig, WithoutAnAnswerTheQuestionsGoOn) {
     terminal.type(until_log_in(brno) + "y\n");
     ASSERT_TRUE(terminal.await_text("type yes to trust")) << terminal.bytes;
     terminal.type("no\n");
-    ASSERT_TRUE(terminal.await_text("Partition (Enter: the default one)") ||
-                terminal.await_text("Slurm account to charge (Enter"))
-        << terminal.bytes;
+    ASSERT_TRUE(terminal.await_text("Slurm account to charge (Enter")) << terminal.bytes;
     EXPECT_THAT(terminal.bytes, HasSubstr("was not accepted"));
   }
   test::OnTerminal terminal = config();
@@ -82,6 +97,8 @@ TEST_F(TestbedConfig, WithoutAnAnswerTheQuestionsGoOn) {
   EXPECT_EQ(slurm().account, "");
   EXPECT_EQ(slurm().partition, "main");
   EXPECT_EQ(slurm().gpus_per_node, 2);
+  EXPECT_THAT(terminal.bytes,
+              HasSubstr("Proposal: 1 node: the size of the model is not known yet"));
 }
 
 }  // namespace

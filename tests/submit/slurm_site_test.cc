@@ -15,38 +15,43 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr const char* kPartitions =
-    "serial|up|4:00:00|1|(null)|serial*\n"
-    "boost|up|1-00:00:00|3000|gpu:a100:4(S:0-1)|boost\n"
-    "boost|up|1-00:00:00|50|gpu:h100:8|boost\n"
-    "long|drain|infinite|2|gpu:2,craynetwork:4|long\n"
+    "serial|up|4:00:00|1|(null)|serial*|96000|1\n"
+    "boost|up|1-00:00:00|3000|gpu:a100:4(S:0-1)|boost|512000+|1-64\n"
+    "boost|up|1-00:00:00|50|gpu:h100:8|boost|256000|1-64\n"
+    "long|drain|infinite|2|gpu:2,craynetwork:4|long|many|1-infinite\n"
     "xffl-end\n";
 
 TEST(SlurmSite, ReadsPartitionsWithTheirGpus) {
   const auto found = read_partitions(kPartitions);
   ASSERT_TRUE(found);
-  EXPECT_THAT(*found, ElementsAre(SlurmPartition{"serial", true, true, 1, 0, "", hours(4)},
-                                  SlurmPartition{"boost", false, true, 3050, 4, "a100", hours(24)},
-                                  SlurmPartition{"long", false, false, 2, 2, "", std::nullopt}));
+  constexpr int64_t kMegabyte = 1 << 20;
+  EXPECT_THAT(
+      *found,
+      ElementsAre(
+          SlurmPartition{"serial", true, true, 1, 0, "", hours(4), 96000 * kMegabyte, 1},
+          SlurmPartition{"boost", false, true, 3050, 4, "a100", hours(24), 256000 * kMegabyte, 64},
+          SlurmPartition{"long", false, false, 2, 2, "", std::nullopt, 0, 0}));
 }
 
 TEST(SlurmSite, SkipsRowsThatAreNoPartitions) {
   const auto found = read_partitions(
       "Welcome to the machine!\n"
-      "a b|up|1:00:00|1|(null)|a b\n"
-      "-x|up|1:00:00|1|(null)|-x\n"
-      "$(reboot)|up|1:00:00|1|(null)|x\n"
-      "\x1b[31mred|up|1:00:00|1|(null)|red\n"
-      "many|up|1:00:00|99999999999|(null)|many\n"
-      "never|up|soon|1|(null)|never\n"
-      "gpus|up|1:00:00|1|gpu:1000000,gpu:a b:x|gpus\n"
+      "a b|up|1:00:00|1|(null)|a b|1|1\n"
+      "-x|up|1:00:00|1|(null)|-x|1|1\n"
+      "$(reboot)|up|1:00:00|1|(null)|x|1|1\n"
+      "\x1b[31mred|up|1:00:00|1|(null)|red|1|1\n"
+      "many|up|1:00:00|99999999999|(null)|many|1|1\n"
+      "never|up|soon|1|(null)|never|1|1\n"
+      "gpus|up|1:00:00|1|gpu:1000000,gpu:a b:x|gpus|1|1\n"
       "short|up|1:00:00|1\n"
       "xffl-end\n");
   ASSERT_TRUE(found);
-  EXPECT_THAT(*found, ElementsAre(SlurmPartition{"gpus", false, true, 1, 0, "", hours(1)}));
-  EXPECT_FALSE(read_partitions("main|up|1:00:00|1|(null)|main*\n"));
+  EXPECT_THAT(*found,
+              ElementsAre(SlurmPartition{"gpus", false, true, 1, 0, "", hours(1), 1 << 20, 1}));
+  EXPECT_FALSE(read_partitions("main|up|1:00:00|1|(null)|main*|1|1\n"));
   EXPECT_FALSE(read_partitions(""));
   std::string many;
-  for (int i = 0; i < 5000; ++i) many += "p" + std::to_string(i) + "|up|1:00:00|1||p\n";
+  for (int i = 0; i < 5000; ++i) many += "p" + std::to_string(i) + "|up|1:00:00|1||p|1|1\n";
   EXPECT_EQ(read_partitions(many + "xffl-end\n").value().size(), 200u);
 }
 
@@ -79,6 +84,58 @@ TEST(SlurmSite, TheDefaultAccountComesFirst) {
   EXPECT_EQ(proposed_walltime(site.proposed(), site.find_qos("boost_dbg")), minutes(30));
   EXPECT_EQ(proposed_walltime(site.partition("serial"), nullptr), hours(4));
   EXPECT_EQ(proposed_walltime(nullptr, nullptr), hours(12));
+}
+
+constexpr int64_t kGigabyte = 1 << 30;
+
+TEST(SlurmSite, TheMemoryOfAGpuFollowsFromItsType) {
+  EXPECT_EQ(gpu_memory("a100"), 40 * kGigabyte);
+  EXPECT_EQ(gpu_memory("nvidia_a100_80gb_pcie"), 80 * kGigabyte);
+  EXPECT_EQ(gpu_memory("NVIDIA-A100-SXM4-64GB"), 64 * kGigabyte);
+  EXPECT_EQ(gpu_memory("a100_1g.10gb"), 10 * kGigabyte);
+  EXPECT_EQ(gpu_memory("gh200"), 96 * kGigabyte);
+  EXPECT_EQ(gpu_memory("h200"), 141 * kGigabyte);
+  for (const char* unknown : {"", "gpu", "gb", "tesla", "99999999999999999999gb"})
+    EXPECT_EQ(gpu_memory(unknown), 0) << unknown;
+}
+
+TEST(SlurmSite, NodesAreProposedForTheModelsState) {
+  SlurmPartition gpus{.name = "boost", .nodes = 3050, .gpus_per_node = 4, .gpu_type = "a100"};
+  const auto nodes = [&](int64_t gigabytes, int64_t batch_size = 0) {
+    return proposed_nodes(gpus, gigabytes * kGigabyte, batch_size);
+  };
+  EXPECT_EQ(nodes(28).nodes, 1);
+  EXPECT_FALSE(nodes(28).sharded);
+  EXPECT_EQ(nodes(28).reason,
+            "1 node: parameters, gradients and optimizer need 28.0 GB of a GPU's 40.0 GB");
+  EXPECT_EQ(nodes(29).nodes, 1);  // of 4 GPUs
+  EXPECT_TRUE(nodes(29).sharded);
+  EXPECT_EQ(nodes(112).nodes, 1);
+  EXPECT_EQ(nodes(113).nodes, 2);
+  EXPECT_EQ(nodes(300).nodes, 3);
+  EXPECT_EQ(nodes(300, 32).nodes, 4);  // 12 ranks do not divide 32
+  EXPECT_EQ(nodes(300, 8).nodes, 2);
+  EXPECT_THAT(
+      nodes(300, 8).reason,
+      HasSubstr("3 nodes would hold them, but their ranks do not divide the batch size of 8"));
+  gpus.max_nodes = 2;
+  EXPECT_EQ(nodes(300, 32).nodes, 2);
+  EXPECT_THAT(nodes(300, 32).reason, HasSubstr("but a job has at most 2 here"));
+  gpus.gpu_type = "";
+  EXPECT_EQ(nodes(300).nodes, 1);
+  EXPECT_THAT(nodes(300).reason, HasSubstr("Slurm does not tell the memory of a GPU"));
+  EXPECT_THAT(nodes(0).reason, HasSubstr("the size of the model is not known yet"));
+}
+
+TEST(SlurmSite, NodesWithoutGpusHaveOneRankEach) {
+  const SlurmPartition cpus{.name = "cpu", .nodes = 8, .node_memory = 100 * kGigabyte};
+  EXPECT_EQ(proposed_nodes(cpus, 70 * kGigabyte, 8).nodes, 1);
+  EXPECT_EQ(proposed_nodes(cpus, 130 * kGigabyte, 8).nodes, 2);
+  EXPECT_EQ(proposed_nodes(cpus, 150 * kGigabyte, 8).nodes, 4);
+  EXPECT_TRUE(proposed_nodes(cpus, 150 * kGigabyte, 8).sharded);
+  EXPECT_EQ(proposed_nodes(cpus, 5000 * kGigabyte, 0).nodes, 8);
+  EXPECT_THAT(proposed_nodes({.name = "cpu", .nodes = 8}, kGigabyte, 0).reason,
+              HasSubstr("Slurm does not tell the memory of a node"));
 }
 
 TEST(SlurmSite, AbsentAndFailingCommandsAreProblemsOnly) {

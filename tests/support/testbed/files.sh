@@ -111,7 +111,7 @@ C
     # A later line replaces an earlier line (slurmd logs that), so the test's lines come last.
     for n in "SlurmdTimeout=15" "MinJobAge=$min_job_age" "${slurm_lines[@]}"; do echo "$n"; done
     for n in $(seq 1 "$nodes"); do
-      echo "NodeName=$name$n NodeAddr=198.19.$net.$((10 + n)) CPUs=4 CoresPerSocket=4 RealMemory=4000 Gres=gpu:$gpus State=UNKNOWN"
+      echo "NodeName=$name$n NodeAddr=198.19.$net.$((10 + n)) CPUs=4 CoresPerSocket=4 RealMemory=4000 Gres=gpu:${gpu_type:+$gpu_type:}$gpus State=UNKNOWN"
     done
     cat <<C
 PartitionName=main Nodes=ALL Default=YES MaxTime=1:00:00 PriorityTier=10 PreemptMode=OFF
@@ -120,7 +120,7 @@ PartitionName=low Nodes=ALL MaxTime=1:00:00 PriorityTier=1 PreemptMode=REQUEUE
 PartitionName=urgent Nodes=ALL MaxTime=1:00:00 PriorityTier=100 PreemptMode=OFF
 C
   } >"$etc/slurm.conf"
-  echo "Name=gpu File=/dev/fakegpu[0-$((gpus - 1))]" >"$etc/gres.conf"
+  echo "Name=gpu ${gpu_type:+Type=$gpu_type }File=/dev/fakegpu[0-$((gpus - 1))]" >"$etc/gres.conf"
   rm -f "$etc/slurmdbd.conf"
   if [ -n "$dbd" ]; then
     cat >"$etc/slurmdbd.conf" <<D
