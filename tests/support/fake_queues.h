@@ -15,7 +15,7 @@ class FakeQueues {
     const std::filesystem::path bin = dir_ / "bin";
     std::filesystem::create_directory(bin);
     std::filesystem::create_directory(jobs());
-    for (const char* name : {"qsub", "qselect", "qstat", "qdel", "flux"})
+    for (const char* name : {"qsub", "qselect", "qstat", "qdel", "pbs_tmrsh", "flux"})
       std::filesystem::create_symlink(
           std::filesystem::path(XFFL_SOURCE_DIR) / "tests/support/fake_queues.py", bin / name);
     path_ = std::getenv("PATH");

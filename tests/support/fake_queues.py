@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Stands in for PBS and Flux: qsub, qselect, qstat, qdel and flux, by the name that it is called with. Jobs are processes.
+"""Stands in for PBS and Flux: qsub, qselect, qstat, qdel, pbs_tmrsh and flux, by the name that it is called with. Jobs are
+processes of this machine, and so are their nodes: node1, node2, ...
 
 The answers have the documented formats of OpenPBS (qstat -f -F json, qselect) and Flux (flux jobs --format). FAKE_QUEUES is
-the folder of the jobs, one JSON file each. A file `history-off` there turns PBS's job history off.
+the folder of the jobs, one JSON file each. A file `history-off` there turns PBS's job history off; a file `lose-answer.pbs` or
+`lose-answer.flux` lets one submission succeed whose answer is lost.
 """
 import fcntl
 import json
@@ -50,14 +52,20 @@ def start(job, script):
         store(job)
     subprocess.Popen([sys.executable, __file__, "supervise", str(job["number"])], start_new_session=True,
                      stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return job["number"]
+    try:
+        (FOLDER / f"lose-answer.{job['manager']}").unlink()
+    except FileNotFoundError:
+        return job["number"]
+    fail({"pbs": "qsub: End of File", "flux": "flux-batch: ERROR: Connection reset by peer"}[job["manager"]])
 
 
 def supervise(number):
     path = FOLDER / f"{number}.json"
     with locked():
         job = json.loads(path.read_text())
-        child = subprocess.Popen(["bash", FOLDER / f"{number}.sh"], cwd=job["cwd"], start_new_session=True)
+        with open(job["output"], "ab") as output:
+            child = subprocess.Popen(["bash", FOLDER / f"{number}.sh"], cwd=job["cwd"], start_new_session=True, stdout=output,
+                                     stderr=subprocess.STDOUT, env={**os.environ, **environment(job)})
         job["pid"] = child.pid
         store(job)
         if job["deleted"]:
@@ -76,6 +84,14 @@ def end(job):
         store(job)
         if job["state"] == "running" and "pid" in job:
             os.killpg(job["pid"], signal.SIGTERM)
+
+
+def environment(job):
+    nodes = FOLDER / f"{job['number']}.nodes"
+    nodes.write_text("".join(f"node{n + 1}\n" * job["tasks"] for n in range(job["nodes"])))
+    if job["manager"] == "pbs":
+        return {"PBS_ENVIRONMENT": "PBS_BATCH", "PBS_JOBID": pbs_id(job), "PBS_NODEFILE": str(nodes)}
+    return {"FAKE_FLUX_ID": f58(flux_id(job)), "FAKE_FLUX_NODES": str(job["nodes"])}
 
 
 # PBS.
@@ -101,8 +117,11 @@ def qsub(words):
         fail("qsub: Unknown queue", 170)
     if queue == "off":
         fail("qsub: Queue is not enabled", 172)
-    folder = pathlib.Path(options["-o"][0]).parent
-    print(pbs_id({"number": start({"name": options["-N"][0], "cwd": str(folder), "arguments": " ".join(words)}, sys.stdin.read())}))
+    output = pathlib.Path(options["-o"][0])
+    nodes, tasks = re.match(r"select=(\d+):ncpus=\d+:mpiprocs=(\d+)", " ".join(options["-l"])).groups()
+    job = {"manager": "pbs", "name": options["-N"][0], "cwd": str(output.parent), "output": str(output), "nodes": int(nodes),
+           "tasks": int(tasks), "arguments": " ".join(words)}
+    print(pbs_id({"number": start(job, sys.stdin.read())}))
 
 
 def history(words):
@@ -160,6 +179,12 @@ def qdel(words):
     end(job)
 
 
+def pbs_tmrsh(words):
+    if words[0] not in pathlib.Path(os.environ["PBS_NODEFILE"]).read_text().split():
+        fail(f'pbs_tmrsh: host "{words[0]}" is not a node in job <{os.environ["PBS_JOBID"]}>', 255)
+    os.execvp(words[1], words[1:])
+
+
 # Flux.
 
 
@@ -199,12 +224,24 @@ def shown(value, hyphen):
 
 def flux(words):
     command, *words = words
+    if command == "exec" and words[-1] == "hostname":
+        for rank in reversed(range(int(os.environ["FAKE_FLUX_NODES"]))):
+            print(f"{rank}: node{rank + 1}")
+        return
+    if command == "exec":
+        if not int(words[0].removeprefix("--rank=")) < int(os.environ["FAKE_FLUX_NODES"]):
+            fail(f"flux-exec: {words[0]}: no such rank")
+        os.execvp(words[1], words[1:])
+    if (command, words) == ("getattr", ["jobid"]):
+        print(os.environ["FAKE_FLUX_ID"])
+        return
     options = dict(re.fullmatch("--([a-z-]+)=?(.*)", w).groups() for w in words if w.startswith("--"))
     plain = [w for w in words if not w.startswith("-")]
     if command == "batch":
         if options.get("queue", "batch") != "batch":
             fail(f"flux-batch: ERROR: [Errno 22] Invalid queue '{options['queue']}' specified")
-        number = start({"name": options["job-name"], "cwd": options["cwd"]}, sys.stdin.read())
+        number = start({"manager": "flux", "name": options["job-name"], "cwd": options["cwd"], "output": options["output"],
+                        "nodes": int(options["nodes"]), "tasks": 1}, sys.stdin.read())
         print(f58(flux_id({"number": number})))
     elif command == "job" and plain[0] == "id" and options == {"to": "dec"}:
         print(flux_number(plain[1]))
@@ -228,4 +265,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["supervise"]:
         supervise(sys.argv[2])
     else:
-        {"qsub": qsub, "qselect": qselect, "qstat": qstat, "qdel": qdel, "flux": flux}[pathlib.Path(sys.argv[0]).name](sys.argv[1:])
+        {"qsub": qsub, "qselect": qselect, "qstat": qstat, "qdel": qdel, "pbs_tmrsh": pbs_tmrsh, "flux": flux}[pathlib.Path(sys.argv[0]).name](sys.argv[1:])
