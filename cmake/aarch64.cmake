@@ -2,6 +2,7 @@
 # scripts/aarch64_root.sh, and run by QEMU's user emulation.
 get_filename_component(deps ${CMAKE_CURRENT_LIST_DIR}/../.deps REALPATH)
 set(XFFL_ROOT ${deps}/aarch64)
+set(XFFL_TORCH_DIR ${deps}/aarch64_torch/torch) # of the preset aarch64-trainer
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
