@@ -11,7 +11,8 @@ std::unique_ptr<FormatReader> read_table(const std::filesystem::path& path, Inpu
   throw Error(ErrorKind::kUnsupported,
               path.string() +
                   ": this xffl-tokenize was built without libarrow, which reads Parquet and Arrow: "
-                  "convert the data to JSONL, or use a build with libarrow (scripts/bootstrap.sh "
+                  "convert the data to JSONL (docs/user/tokenizing.md has a script), or use a "
+                  "build with libarrow (scripts/bootstrap.sh "
                   "installs it for scripts/build.sh)");
 }
 

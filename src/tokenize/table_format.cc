@@ -374,13 +374,13 @@ class TableFormat final : public FormatReader {
 
   void select_columns() {
     if (options_.holds_ids) {
-      const auto add = [this](const char* name, bool required) {
-        return add_column(name, is_list_of_numbers, "a list of whole numbers",
-                          "for text name the tokenizer with --tokenizer", required);
+      const auto add = [this](const char* name, const char* remedy, bool required) {
+        return add_column(name, is_list_of_numbers, "a list of whole numbers", remedy, required);
       };
-      main_ = add("input_ids", true);
-      labels_ = add("labels", options_.needs_labels);
-      mask_ = add("attention_mask", false);
+      const char* const beside = "it has an element for each of input_ids: remove or rename it";
+      main_ = add("input_ids", "for text name the tokenizer with --tokenizer", true);
+      labels_ = add("labels", beside, options_.needs_labels);
+      mask_ = add("attention_mask", beside, false);
     } else if (options_.format == InputFormat::kChat) {
       main_ = add_column(options_.messages_field, is_list_of_messages,
                          "a list of structs with the texts role and content",

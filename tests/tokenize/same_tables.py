@@ -43,7 +43,8 @@ class Run:
         """The bytes of the shard, or the exit code and message of an error."""
         shard = self.folder / "out.tokens"
         shard.unlink(missing_ok=True)
-        done = subprocess.run([self.program, "encode", *map(str, arguments), "--output", shard, "--no-pack", "--sequence-length", "100000"],
+        length = [] if "--sequence-length" in arguments else ["--sequence-length", "100000"]
+        done = subprocess.run([self.program, "encode", *map(str, arguments), "--output", shard, "--no-pack", *length],
                               capture_output=True, text=True, timeout=100, check=False)
         if done.returncode == 0:
             return shard.read_bytes()
@@ -264,6 +265,9 @@ def check_refusals(run, folder, tokenizer):
     refused(run, data, "labels are present, unlike in the first document",
             *table({"input_ids": ids}, "a.parquet"), *table({"input_ids": ids, "labels": ids})[2:])
     refused(run, data, 'no column "labels"', *table({"input_ids": ids}), "--labels")
+    refused(run, data, 'column "labels" should be a list of whole numbers, found int64 (it has an element for each of input_ids',
+            *table({"input_ids": ids, "labels": [0, 1, 0]}))
+    refused(run, data, "bad.parquet: row 1: 3 ids, a sequence has at most 2", *table({"input_ids": [[1], [1, 2, 3]]}), "--sequence-length", 2)
     refused(run, data, "fixed_size_list", *table({"input_ids": pa.array([[]] * 3, pa.list_(pa.int32(), 0))}))
     refused(run, data, "more than one column", *table([pa.array([[1]]), pa.array([[2]])], names=["input_ids", "input_ids"]))
     texts = ["--tokenizer", tokenizer]
