@@ -37,7 +37,8 @@ struct Format {
 };
 
 bool has_table_name(const fs::path& path) {
-  return path.extension() == ".parquet" || path.extension() == ".arrow";
+  const std::string extension = path.extension();
+  return extension == ".parquet" || extension == ".arrow" || extension == ".feather";
 }
 
 std::unique_ptr<FormatReader> read_chats(const fs::path& path, InputFormat format,
@@ -54,7 +55,7 @@ const std::vector<Format>& formats() {
       {InputFormat::kBin, "bin", false, true, {}, read_bin},
       {InputFormat::kChat, "chat", false, false, {}, read_chats},
       {InputFormat::kParquet, "parquet", true, false, {".parquet"}, read_table},
-      {InputFormat::kArrow, "arrow", true, false, {".arrow"}, read_table},
+      {InputFormat::kArrow, "arrow", true, false, {".arrow", ".feather"}, read_table},
   };
   return kFormats;
 }
@@ -104,7 +105,8 @@ std::vector<fs::path> files_of_data_set(const fs::path& folder) {
   const Json json = parse_json(read_file(state, kMaxStateBytes), state.string());
   JsonObject object(json, state.string());
   const Json& list = object.at("_data_files");
-  if (!list.is_array() || list.empty()) object.fail("_data_files", "should be a list of files");
+  if (!list.is_array() || list.empty())
+    object.fail("_data_files", "should be a list of one or more files; an empty data set has none");
   if (object.has("_indices_data_files") && !object.at("_indices_data_files").empty())
     object.fail(
         "_indices_data_files",

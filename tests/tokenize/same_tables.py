@@ -191,12 +191,15 @@ def check_datasets(run, rng, folder):
     datasets.DatasetDict({"train": data}).save_to_disk(folder / "splits")
     refused(run, 2, "name one", "--vocab-size", VOCAB, "--input", folder / "splits")
     run.must("--vocab-size", VOCAB, "--input", folder / "splits/train")
+    with pa.ipc.new_file(folder / "data.feather", data.data.table.schema) as writer:
+        writer.write_table(data.data.table)
+    assert run.must("--vocab-size", VOCAB, "--input", folder / "data.feather") == run.must("--vocab-size", VOCAB, "--input", folder / "one")
     data.to_parquet(folder / "data.parquet")
     assert run.must("--vocab-size", VOCAB, "--input", folder / "data.parquet") == run.must("--vocab-size", VOCAB, "--input", folder / "one")
     refused(run, 2, "is a folder without state.json", "--vocab-size", VOCAB, "--input", folder)
     state = folder / "one/state.json"
     good = state.read_text()
-    for text, part in (("{", "state.json"), ("{}", "_data_files"), ('{"_data_files": []}', "should be a list of files"),
+    for text, part in (("{", "state.json"), ("{}", "_data_files"), ('{"_data_files": []}', "should be a list of one or more files"),
                        ('{"_data_files": [{"filename": "../../etc/passwd"}]}', "expected the name of a file in the folder"),
                        ('{"_data_files": [{"filename": "absent.arrow"}]}', "absent.arrow does not exist"),
                        (good.replace("{", '{"_indices_data_files": [{"filename": "i.arrow"}], ', 1), "selects rows")):

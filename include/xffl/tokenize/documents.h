@@ -18,7 +18,8 @@
 namespace xffl::tokenize {
 
 enum class InputFormat {
-  kAuto,  // by name: *.jsonl and *.ndjson are JSONL, *.parquet, *.arrow; other files text
+  kAuto,  // by name: *.jsonl and *.ndjson are JSONL, *.parquet, *.arrow and *.feather; other files
+          // text
   kText,
   kJsonl,  // one JSON object per line, its text in `text_field`
   kIds,    // one JSON array of token ids per line; of *.parquet and *.arrow, a row of ids
