@@ -34,6 +34,7 @@ if(NOT num_arrow EQUAL 1 OR NOT num_parquet EQUAL 1 OR NOT EXISTS ${XFFL_ARROW_D
 endif()
 set(XFFL_ARROW_FOUND TRUE)
 add_library(xffl_arrow INTERFACE)
+set_target_properties(xffl_arrow PROPERTIES XFFL_ARROW_FOLDER ${XFFL_ARROW_DIR})
 target_include_directories(xffl_arrow SYSTEM INTERFACE ${XFFL_ARROW_DIR}/include)
 # libstdc++ comes first, as in torch.cmake.
 target_link_libraries(xffl_arrow INTERFACE stdc++ ${parquet_library} ${arrow_library})
