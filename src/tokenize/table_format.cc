@@ -378,7 +378,8 @@ class TableFormat final : public FormatReader {
         return add_column(name, is_list_of_numbers, "a list of whole numbers", remedy, required);
       };
       const char* const beside = "it has an element for each of input_ids: remove or rename it";
-      main_ = add("input_ids", "for text name the tokenizer with --tokenizer", true);
+      main_ =
+          add("input_ids", "for text use --tokenizer, or another data.format in xffl.yaml", true);
       labels_ = add("labels", beside, options_.needs_labels);
       mask_ = add("attention_mask", beside, false);
     } else if (options_.format == InputFormat::kChat) {

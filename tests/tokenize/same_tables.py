@@ -291,6 +291,14 @@ def check_refusals(run, folder, tokenizer):
     refused(run, 2, "--vocab-size needs ids", *texts, *table({"text": ["a"]}))
     (folder / "empty.arrow").write_bytes(b"")
     refused(run, data, "empty.arrow: not a readable Arrow file", "--vocab-size", 100, "--input", folder / "empty.arrow")
+    whole = pa.table({"input_ids": ids})
+    with pa.ipc.new_stream(folder / "cut.arrow", whole.schema) as writer:
+        for _ in range(3):
+            writer.write_table(whole)
+    assert len(run.sequences("--vocab-size", 100, "--input", folder / "cut.arrow")) == 9
+    stream = (folder / "cut.arrow").read_bytes()
+    (folder / "cut.arrow").write_bytes(stream[:-8])  # libarrow would read it
+    refused(run, data, "cut.arrow: not a readable Arrow file: Invalid: no mark", "--vocab-size", 100, "--input", folder / "cut.arrow")
     (folder / "text.parquet").write_text("not a table\n" * 100)
     refused(run, data, "text.parquet: not a readable Parquet file", "--vocab-size", 100, "--input", folder / "text.parquet")
 
