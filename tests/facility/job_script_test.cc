@@ -108,6 +108,9 @@ TEST(JobScript, ASpecHasThePathsOfComputeNodes) {
   job::JobSpec spec;
   spec.key = {"demo", "0001", 2, "alba", 1, std::string(32, 'a')};
   spec.base_model_sha256 = spec.adapter_sha256 = std::string(64, '0');
+  spec.training.keep_optimizer = true;
+  spec.training.lora.rank = 2;
+  spec.training.lora.target_modules = {"q_proj"};
   spec.base_model_path = "/scratch/me/xffl/model";
   spec.base_model_packed = {.path = "/scratch/me/packed",
                             .sha256 = std::string(64, '1'),
