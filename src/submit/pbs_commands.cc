@@ -22,22 +22,31 @@ std::vector<std::string> pbs_environment() {
   return argv;
 }
 
-// qstat cannot select by name, and its answer has all users' jobs. The commands fail for -x on a
-// server that keeps no history.
+// qstat cannot select by name, and its answer has all users' jobs. On a server that keeps no
+// history, -x gives a message on stderr instead of the jobs, and the exit status 0. Other words
+// than ids are warnings.
 constexpr const char* kPbsQueue = R"sh(date +%s
 history=-x
 ids=
-for name; do
-  if ! found=$(qselect $history -u "$(id -un)" -N "$name" 2>&1); then
-    case $found in
-      *"job history"*) history= ;;
-      *) printf '%s\n' "$found" >&2; exit 1 ;;
-    esac
-    found=$(qselect -u "$(id -un)" -N "$name") || exit 1
-  fi
-  ids="$ids $found"
-done
 set -f
+for name; do
+  found=$(qselect $history -u "$(id -un)" -N "$name" 2>&1)
+  code=$?
+  case $found in
+    *"job history"*)
+      history=
+      found=$(qselect -u "$(id -un)" -N "$name" 2>&1)
+      code=$?
+      ;;
+  esac
+  if [ $code -ne 0 ]; then
+    printf '%s\n' "$found" >&2
+    exit 1
+  fi
+  for word in $found; do
+    case $word in [0-9]*) ids="$ids $word" ;; esac
+  done
+done
 set -- $ids
 [ $# -eq 0 ] || qstat $history -f -F json "$@" || exit 1
 echo xffl-end

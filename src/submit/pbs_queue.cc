@@ -117,6 +117,9 @@ std::vector<std::string> pbs_options(const PbsSettings& settings, const std::str
                                      const RemotePath& folder, bool may_requeue) {
   if (settings.nodes < 1 || settings.tasks_per_node < 1 || settings.time.count() < 1)
     throw Error(ErrorKind::kConfig, "a job needs nodes, tasks per node and a walltime");
+  if (folder.str().find(':') != std::string::npos)
+    throw Error(ErrorKind::kConfig, "pbs: the work folder " + folder.str() +
+                                        " has a ':', before which qsub expects a host");
   std::vector<std::string> options;
   const auto add = [&](const std::string& flag, const std::string& key, const std::string& value) {
     check_directive_word("pbs." + key, value);

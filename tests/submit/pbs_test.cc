@@ -10,6 +10,7 @@
 #include "support/fake_clock.h"
 #include "support/fake_queues.h"
 #include "support/thrown.h"
+#include "xffl/base/error.h"
 #include "xffl/base/json.h"
 #include "xffl/submit/queue_manager.h"
 
@@ -72,6 +73,9 @@ TEST(PbsOptions, AreOneDirectiveEach) {
               ErrorKind::kConfig)
         << hostile;
   }
+  settings.account = "a1";
+  EXPECT_EQ(test::thrown_by([&] { pbs_options(settings, kName, RemotePath("/s:1/a")); }).kind,
+            ErrorKind::kConfig);
 }
 
 TEST(PbsAnswers, StatesAreRead) {
@@ -170,11 +174,20 @@ struct PbsCommandsRun : testing::Test {
 TEST_F(PbsCommandsRun, AJobIsForgottenWithoutTheServersHistory) {
   std::ofstream(queues.jobs() / "history-off") << "";
   const auto scheduler = make_pbs_scheduler({}, session, clock);
+  request.script = "while [ ! -e finish ]; do sleep 0.02; done\n";
   const JobId id = scheduler->submit(request, {});
   const SubmittedJob job{id, kName};
-  JobState state = JobState::kRunning;
-  for (int i = 0; i < 400 && state == JobState::kRunning; ++i)
-    state = scheduler->query(std::span(&job, 1), {}).at(id).state;
+  JobState state = scheduler->query(std::span(&job, 1), {}).at(id).state;
+  EXPECT_EQ(state, JobState::kRunning);
+  EXPECT_THAT(scheduler->find(request, {}), testing::ElementsAre(id));
+  std::ofstream(queues.folder() / "finish") << "";
+  for (int i = 0; i < 400 && state == JobState::kRunning; ++i) {
+    try {
+      state = scheduler->query(std::span(&job, 1), {}).at(id).state;
+    } catch (const Error& error) {  // the job ended between qselect and qstat
+      EXPECT_EQ(error.kind(), ErrorKind::kRemote);
+    }
+  }
   EXPECT_EQ(state, JobState::kUnknown);
   EXPECT_THAT(scheduler->find(request, {}), IsEmpty());
 }

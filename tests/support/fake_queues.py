@@ -127,7 +127,7 @@ def qsub(words):
 def history(words):
     wanted = "-x" in words
     if wanted and (FOLDER / "history-off").exists():
-        fail("PBS is not configured to maintain job history")
+        fail(f"{pathlib.Path(sys.argv[0]).name}: PBS is not configured to maintain job history", 0)  # as PBS: no error
     return wanted
 
 
