@@ -1,5 +1,6 @@
 // A federation of a facility with PBS, alba, and a facility with Flux, brno. Their commands are
 // programs that answer in the documented formats; the job scripts are the real ones.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -95,6 +96,18 @@ TEST_F(PbsAndFlux, AJobWhoseSubmissionHasNoAnswerTrainsOnce) {
   for (const char* file : {"lose-answer.pbs", "lose-answer.flux"})
     EXPECT_FALSE(std::filesystem::exists(queues_.jobs() / file)) << "no answer was lost";
   expect_result(expected_sha256(), "two lost answers");
+}
+
+TEST_F(PbsAndFlux, TheUserIsWarned) {
+  for (const char* command : {"doctor", "plan"}) {
+    const ProcessResult result = project_.xffl({command, "-p", project_.path().string()});
+    for (const char* manager : {"PBS", "Flux"})
+      EXPECT_THAT(result.out + result.err,
+                  testing::HasSubstr(manager + std::string(" was written from its documented "
+                                                           "formats and has not run on a real "
+                                                           "site")))
+          << command;
+  }
 }
 
 }  // namespace

@@ -155,6 +155,9 @@ def pbs_attributes(job):
 
 
 def qstat(words):
+    if words == ["--version"]:
+        print("pbs_version = 2022.1.1")
+        return
     ended, ids, found, problems = history(words), [w for w in words if w[0].isdigit()], {}, 0
     for text in ids:
         job = find_pbs(text)
@@ -224,6 +227,9 @@ def shown(value, hyphen):
 
 def flux(words):
     command, *words = words
+    if command == "--version":
+        print("commands:    \t\t0.67.0\nlibflux-core:\t\t0.67.0")
+        return
     if command == "exec" and words[-1] == "hostname":
         for rank in reversed(range(int(os.environ["FAKE_FLUX_NODES"]))):
             print(f"{rank}: node{rank + 1}")
