@@ -59,7 +59,7 @@ struct GenerateCommandOptions {
   std::string ids;       // "1, 5 7"
   std::string ids_file;  // a file with ids, instead of `ids`
   std::string precision = "fp32";
-  bool stop_at_eos = true;  // also stop at the eos ids of generation_config.json or config.json
+  bool stop_at_eos = true;    // also stop at the eos ids of generation_config.json or config.json
   int64_t num_sequences = 1;  // continuations of the prompt, with seeds from generate.sampling.seed
   train::GenerateOptions generate;
 };

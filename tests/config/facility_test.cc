@@ -66,8 +66,9 @@ TEST(RemoteFacility, HasTypedSettings) {
 
 TEST(RemoteFacility, PathsOfComputeNodesFollowFromTheDeepestMount) {
   const Facility facility =
-      parse(site_with("modules:",
-                      "compute_mounts: [/scratch, \"/scratch/me:/compute/m\", /data]\n    modules:"))
+      parse(
+          site_with("modules:",
+                    "compute_mounts: [/scratch, \"/scratch/me:/compute/m\", /data]\n    modules:"))
           .facilities.at(0);
   const auto there = [&](const char* path) { return facility.on_compute_nodes(std::string(path)); };
   EXPECT_EQ(there("/scratch/me/xffl"), "/compute/m/xffl");
@@ -177,7 +178,8 @@ INSTANTIATE_TEST_SUITE_P(
               "'facilities.alba.ssh' has a meaning only with access: ssh"},
         Wrong{"modules: cuda/12.2", "modules: [\"a;b\"]", "should be a module such as"},
         Wrong{"modules: cuda/12.2", "compute_mounts: scratch", "should be a folder such as /e"},
-        Wrong{"modules: cuda/12.2", "compute_mounts: [\"/p/a b\"]", "should be a folder such as /e"},
+        Wrong{"modules: cuda/12.2", "compute_mounts: [\"/p/a b\"]",
+              "should be a folder such as /e"},
         Wrong{"modules: cuda/12.2", "compute_mounts: [/e, \"/p:/q\"]",
               "'/scratch/me/xffl' is in no folder that compute nodes mount (/e, /p:/q): move it"},
         Wrong{"modules: cuda/12.2", "compute_mounts: /scratch/me/xffl",

@@ -90,9 +90,9 @@ def whole_scripts(folder):
     fails_frozen = f'case $1 in *Frozen*) printf {FAILED!r}; exit 1 ;; *) printf {PASSED!r} ;; esac'
     no_sshd = f'printf {SKIPPED!r}'
     all_parts = run(project(folder, {}), *campaign)
-    check(all_parts[0] == 0 and all_parts[1].startswith('campaign: all 20 parts passed in '), all_parts)
+    check(all_parts[0] == 0 and all_parts[1].startswith('campaign: all 22 parts passed in '), all_parts)
     failed = run(project(folder, {'e2e_test': fails_frozen, 'e2e_testbed_test': no_sshd}), *campaign)
-    check(failed[0] == 1 and ': 3 of 20 parts: frozen-at-records (exit code 1), ' in failed[1], failed)
+    check(failed[0] == 1 and ': 3 of 22 parts: frozen-at-records (exit code 1), ' in failed[1], failed)
     skipped = run(project(folder, {'hostile_test': no_sshd}), *campaign)
     check(skipped[0] == 77 and '4 of 20 parts: hostile-0, ' in skipped[1], skipped)
     renamed = run(project(folder, {'e2e_scale_test': f'printf {NOTHING!r}'}), *campaign)
