@@ -103,7 +103,8 @@ class ConfigWizard {
   std::optional<submit::SlurmSite> ask_slurm(const std::string& name);
   void ask_allocation(const std::string& path, const submit::SlurmSite& site);
   submit::NodeProposal propose_nodes(const std::string& path,
-                                     const submit::SlurmPartition* partition) const;
+                                     const submit::SlurmPartition* partition,
+                                     const submit::SlurmQos* qos) const;
   void ask_trainer(const std::string& path);
   bool ask_text(const std::string& path);
   void ask_data(const std::string& path, const std::string& default_answer);
@@ -286,10 +287,10 @@ void ConfigWizard::ask_allocation(const std::string& path, const submit::SlurmSi
     ask_optional(path + "slurm.partition", "  Partition (Enter: the default one)");
   if (site.qos.size() > 1) ask_optional(path + "slurm.qos", "  QOS (Enter: your default one)");
   const submit::SlurmPartition* partition = site.partition(value(path + "slurm.partition"));
+  const submit::SlurmQos* qos = site.find_qos(value(path + "slurm.qos"));
   const std::chrono::seconds time =
-      partition == nullptr ? std::chrono::hours(1)
-                           : proposed_walltime(partition, site.find_qos(value(path + "slurm.qos")));
-  const submit::NodeProposal nodes = propose_nodes(path, partition);
+      partition == nullptr ? std::chrono::hours(1) : proposed_walltime(partition, qos);
+  const submit::NodeProposal nodes = propose_nodes(path, partition, qos);
   ask(path + "slurm.nodes",
       "  Nodes of a job" + (partition == nullptr ? "" : ", of " + std::to_string(partition->nodes)),
       std::to_string(nodes.nodes));
@@ -302,7 +303,8 @@ void ConfigWizard::ask_allocation(const std::string& path, const submit::SlurmSi
 
 /// Prints the reason of the proposal.
 submit::NodeProposal ConfigWizard::propose_nodes(const std::string& path,
-                                                 const submit::SlurmPartition* partition) const {
+                                                 const submit::SlurmPartition* partition,
+                                                 const submit::SlurmQos* qos) const {
   if (partition == nullptr || has(path + "slurm.nodes")) return {};
   const bool has_adapter =
       !value("training.lora.rank").empty() && value("training.lora.rank") != "0";
@@ -310,7 +312,7 @@ submit::NodeProposal ConfigWizard::propose_nodes(const std::string& path,
       model_state_bytes(project_ / value("model"), value("training.precision"), has_adapter);
   const std::string own = value(path + "training.batch_size");
   const submit::NodeProposal proposal = submit::proposed_nodes(
-      *partition, state, whole_number(own.empty() ? value("training.batch_size") : own));
+      *partition, qos, state, whole_number(own.empty() ? value("training.batch_size") : own));
   std::printf("  Proposal: %s\n", proposal.reason.c_str());
   return proposal;
 }

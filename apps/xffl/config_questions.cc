@@ -60,8 +60,10 @@ void print(const submit::SlurmSite& site) {
                 each.is_up ? "" : ", not up");
   }
   for (const submit::SlurmQos& each : site.qos)
-    std::printf("  QOS %s%s\n", each.name.c_str(),
-                each.longest ? (": at most " + duration_text(*each.longest)).c_str() : "");
+    std::printf(
+        "  QOS %s%s%s\n", each.name.c_str(),
+        each.longest ? (": at most " + duration_text(*each.longest)).c_str() : "",
+        each.max_nodes > 0 ? (", nodes of a job: " + std::to_string(each.max_nodes)).c_str() : "");
   for (const std::string& problem : site.problems)
     std::printf("  %s\n", log::printable(problem, 600).c_str());
 }

@@ -70,6 +70,14 @@ int read_max_nodes(std::string_view sizes) {
   return most && *most <= kMaxNodes ? static_cast<int>(*most) : 0;
 }
 
+// "cpu=64,node=2": 2; 0 without nodes.
+int read_tres_nodes(std::string_view tres) {
+  constexpr std::string_view kNode = "node=";
+  for (const std::string_view each : split(tres, ','))
+    if (each.starts_with(kNode)) return read_max_nodes(each.substr(kNode.size()));
+  return 0;
+}
+
 // "257000", or "257000+" where the nodes differ.
 int64_t read_node_memory(std::string_view megabytes) {
   megabytes = without_blanks(megabytes);
@@ -165,8 +173,9 @@ std::optional<std::vector<SlurmQos>> read_qos_limits(std::string_view text) {
   std::vector<SlurmQos> all;
   for (const std::string_view line : *lines) {
     const auto fields = split(line, '|');
-    if (fields.size() == 2 && is_slurm_name(fields[0]) && all.size() < kMaxNames)
-      all.push_back({std::string(fields[0]), read_time_left(fields[1])});
+    if (fields.size() == 3 && is_slurm_name(fields[0]) && all.size() < kMaxNames)
+      all.push_back(
+          {std::string(fields[0]), read_time_left(fields[1]), read_tres_nodes(fields[2])});
   }
   return all;
 }
@@ -210,8 +219,8 @@ int64_t gpu_memory(std::string_view type) {
   return 0;
 }
 
-NodeProposal proposed_nodes(const SlurmPartition& partition, int64_t state_bytes,
-                            int64_t batch_size) {
+NodeProposal proposed_nodes(const SlurmPartition& partition, const SlurmQos* qos,
+                            int64_t state_bytes, int64_t batch_size) {
   const bool has_gpus = partition.gpus_per_node > 0;
   const int64_t ranks = has_gpus ? partition.gpus_per_node : 1;  // of a node
   const int64_t memory = has_gpus ? gpu_memory(partition.gpu_type) : partition.node_memory;
@@ -226,9 +235,10 @@ NodeProposal proposed_nodes(const SlurmPartition& partition, int64_t state_bytes
   if (state_bytes <= usable)
     return {1, false, "1 node: " + need + " of a " + place + "'s " + gigabytes(memory)};
   const int64_t needed = (state_bytes + usable * ranks - 1) / (usable * ranks);
-  const int64_t limit =
-      std::max<int64_t>(1, partition.max_nodes > 0 ? std::min(partition.max_nodes, partition.nodes)
-                                                   : partition.nodes);
+  int64_t limit = partition.nodes;
+  for (const int most : {partition.max_nodes, qos == nullptr ? 0 : qos->max_nodes})
+    if (most > 0) limit = std::min<int64_t>(limit, most);
+  limit = std::max<int64_t>(limit, 1);
   const auto divides = [&](int64_t nodes) { return batch_size % (nodes * ranks) == 0; };
   int64_t nodes = needed;
   while (nodes <= limit && !divides(nodes)) ++nodes;
@@ -271,7 +281,7 @@ SlurmSite ask_slurm_site(remote::Session& session, std::stop_token stop) {
     allowed.insert(row.qos.begin(), row.qos.end());
   }
   const auto limits =
-      ask(session, "sacctmgr", "--noheader --parsable2 show qos format=Name,MaxWall",
+      ask(session, "sacctmgr", "--noheader --parsable2 show qos format=Name,MaxWall,MaxTRES",
           read_qos_limits, site.problems, stop);
   for (const std::string& name : allowed) site.qos.push_back({name});
   if (limits)

@@ -72,6 +72,16 @@ TEST_F(TestbedConfig, SlurmProposesAccountPartitionAndLimits) {
   EXPECT_EQ(slurm().gpus_per_node, 2);
   EXPECT_EQ(slurm().time, std::chrono::hours(1));
   EXPECT_EQ(experiment_.facilities.at(0).training.sharding, job::Sharding::kFull);
+
+  test::OnTerminal again({"config", "-p", project(), "--force"}, 200, 200, {});
+  again.type(until_log_in(testbed.facility("alba")) + "y\n");  // the key is pinned already
+  ASSERT_TRUE(again.await_text("Slurm account to charge (")) << again.bytes;
+  EXPECT_THAT(again.bytes, HasSubstr("QOS short: at most 10m, nodes of a job: 1"));
+  again.type("\n\nshort\n\n\n\n\n/scratch/x\n\n/data/*.txt\n\ny\n");
+  EXPECT_EQ(again.finish(), 0) << again.bytes;
+  EXPECT_THAT(again.bytes, HasSubstr("a job has at most 1 here"));
+  EXPECT_EQ(slurm().nodes, 1);
+  EXPECT_EQ(slurm().time, std::chrono::minutes(10));
 }
 
 TEST_F(TestbedConfig, WithoutAnAnswerTheQuestionsGoOn) {

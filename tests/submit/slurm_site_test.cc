@@ -70,14 +70,15 @@ class FakeSite : public test::FakeSession {
 
 TEST(SlurmSite, TheDefaultAccountComesFirst) {
   FakeSite session;
-  session.answers = {{"sinfo", {.exit_code = 0, .out = kPartitions, .err = {}}},
-                     {"show assoc", {0, "eu|normal,boost_dbg\nit|normal\nxffl-end\n", ""}},
-                     {"show user", {0, "it|None\nxffl-end\n", ""}},
-                     {"show qos", {0, "normal|\nboost_dbg|00:30:00\nother|1:00\nxffl-end\n", ""}}};
+  session.answers = {
+      {"sinfo", {.exit_code = 0, .out = kPartitions, .err = {}}},
+      {"show assoc", {0, "eu|normal,boost_dbg\nit|normal\nxffl-end\n", ""}},
+      {"show user", {0, "it|None\nxffl-end\n", ""}},
+      {"show qos", {0, "normal||\nboost_dbg|00:30:00|cpu=64,node=2\nother|1:00|\nxffl-end\n", ""}}};
   const SlurmSite site = ask_slurm_site(session, {});
   EXPECT_THAT(site.problems, ElementsAre());
   EXPECT_THAT(site.accounts, ElementsAre("it", "eu"));
-  EXPECT_THAT(site.qos, ElementsAre(SlurmQos{"boost_dbg", minutes(30)}, SlurmQos{"normal"}));
+  EXPECT_THAT(site.qos, ElementsAre(SlurmQos{"boost_dbg", minutes(30), 2}, SlurmQos{"normal"}));
   ASSERT_NE(site.proposed(), nullptr);
   EXPECT_EQ(site.proposed()->name, "boost");
   EXPECT_EQ(proposed_walltime(site.proposed(), site.find_qos("normal")), hours(12));
@@ -102,7 +103,7 @@ TEST(SlurmSite, TheMemoryOfAGpuFollowsFromItsType) {
 TEST(SlurmSite, NodesAreProposedForTheModelsState) {
   SlurmPartition gpus{.name = "boost", .nodes = 3050, .gpus_per_node = 4, .gpu_type = "a100"};
   const auto nodes = [&](int64_t gigabytes, int64_t batch_size = 0) {
-    return proposed_nodes(gpus, gigabytes * kGigabyte, batch_size);
+    return proposed_nodes(gpus, nullptr, gigabytes * kGigabyte, batch_size);
   };
   EXPECT_EQ(nodes(28).nodes, 1);
   EXPECT_FALSE(nodes(28).sharded);
@@ -118,6 +119,8 @@ TEST(SlurmSite, NodesAreProposedForTheModelsState) {
   EXPECT_THAT(
       nodes(300, 8).reason,
       HasSubstr("3 nodes would hold them, but their ranks do not divide the batch size of 8"));
+  const SlurmQos debug{.name = "debug", .max_nodes = 1};
+  EXPECT_EQ(proposed_nodes(gpus, &debug, 300 * kGigabyte, 32).nodes, 1);
   gpus.max_nodes = 2;
   EXPECT_EQ(nodes(300, 32).nodes, 2);
   EXPECT_THAT(nodes(300, 32).reason, HasSubstr("but a job has at most 2 here"));
@@ -129,12 +132,12 @@ TEST(SlurmSite, NodesAreProposedForTheModelsState) {
 
 TEST(SlurmSite, NodesWithoutGpusHaveOneRankEach) {
   const SlurmPartition cpus{.name = "cpu", .nodes = 8, .node_memory = 100 * kGigabyte};
-  EXPECT_EQ(proposed_nodes(cpus, 70 * kGigabyte, 8).nodes, 1);
-  EXPECT_EQ(proposed_nodes(cpus, 130 * kGigabyte, 8).nodes, 2);
-  EXPECT_EQ(proposed_nodes(cpus, 150 * kGigabyte, 8).nodes, 4);
-  EXPECT_TRUE(proposed_nodes(cpus, 150 * kGigabyte, 8).sharded);
-  EXPECT_EQ(proposed_nodes(cpus, 5000 * kGigabyte, 0).nodes, 8);
-  EXPECT_THAT(proposed_nodes({.name = "cpu", .nodes = 8}, kGigabyte, 0).reason,
+  EXPECT_EQ(proposed_nodes(cpus, nullptr, 70 * kGigabyte, 8).nodes, 1);
+  EXPECT_EQ(proposed_nodes(cpus, nullptr, 130 * kGigabyte, 8).nodes, 2);
+  EXPECT_EQ(proposed_nodes(cpus, nullptr, 150 * kGigabyte, 8).nodes, 4);
+  EXPECT_TRUE(proposed_nodes(cpus, nullptr, 150 * kGigabyte, 8).sharded);
+  EXPECT_EQ(proposed_nodes(cpus, nullptr, 5000 * kGigabyte, 0).nodes, 8);
+  EXPECT_THAT(proposed_nodes({.name = "cpu", .nodes = 8}, nullptr, kGigabyte, 0).reason,
               HasSubstr("Slurm does not tell the memory of a node"));
 }
 

@@ -29,6 +29,7 @@ struct SlurmPartition {
 struct SlurmQos {
   std::string name;
   std::optional<std::chrono::seconds> longest{};  // walltime; none: no limit of its own
+  int max_nodes = 0;                              // of a job; 0: no limit of its own
   bool operator==(const SlurmQos&) const = default;
 };
 
@@ -57,9 +58,9 @@ struct NodeProposal {
 /// The least nodes whose ranks (one on each GPU, or one on a node without GPUs) hold `state_bytes`,
 /// the parameters, gradients and optimizer, in 70 % of their memory; activations take the rest. 0:
 /// not known. The ranks divide `batch_size`, unless it is 0. One node where Slurm does not tell the
-/// memory, and at most the nodes that the partition gives a job.
-NodeProposal proposed_nodes(const SlurmPartition& partition, int64_t state_bytes,
-                            int64_t batch_size);
+/// memory, and at most the nodes that the partition and the QOS, which may be null, give a job.
+NodeProposal proposed_nodes(const SlurmPartition& partition, const SlurmQos* qos,
+                            int64_t state_bytes, int64_t batch_size);
 
 /// The bytes of a GPU from the name of its type in Slurm, such as "a100" or
 /// "nvidia_a100_80gb_pcie"; where a type has several sizes, the smallest one. 0: not known.
@@ -71,9 +72,9 @@ int64_t gpu_memory(std::string_view type);
 SlurmSite ask_slurm_site(remote::Session& session, std::stop_token stop);
 
 /// The parsers: rows of "name|up|walltime|nodes|gres|default name|MB of a node|nodes of a job"
-/// (read_partitions), of "account|qos,qos" (read_associations) and "name|walltime"
-/// (read_qos_limits), each with an end mark. Empty for an answer without the mark or with too many
-/// lines; they skip malformed rows.
+/// (read_partitions), of "account|qos,qos" (read_associations) and
+/// "name|walltime|tres=count,..." (read_qos_limits), each with an end mark. Empty for an answer
+/// without the mark or with too many lines; they skip malformed rows.
 std::optional<std::vector<SlurmPartition>> read_partitions(std::string_view text);
 struct SlurmAssociation {
   std::string account;

@@ -144,8 +144,9 @@ make_accounting() { # once per facility
   { sacctmgr -i add cluster "$name"
     sacctmgr -i add account proj cluster="$name"
     sacctmgr -i add qos single set MaxSubmitJobsPerUser=1
+    sacctmgr -i add qos short set MaxWall=00:10:00 MaxTRESPerJob=node=1
     sacctmgr -i add user "$user" account=proj cluster="$name"
-    sacctmgr -i modify user "$user" set qos=normal,single defaultqos=normal; } >/var/log/slurm/sacctmgr.log 2>&1
+    sacctmgr -i modify user "$user" set qos=normal,single,short defaultqos=normal; } >/var/log/slurm/sacctmgr.log 2>&1
   touch /var/lib/mysql/xffl-accounts
 }
 
