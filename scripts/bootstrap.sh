@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Installs the dependencies to build and run xffl on Debian 12 and its derivatives; safe to repeat.
 #
-#   scripts/bootstrap.sh [build|test|fuzz|package|package-cu13|aarch64|aarch64-trainer]
+#   scripts/bootstrap.sh [build|test|fuzz|package|package-cu13|package-aarch64|aarch64|aarch64-trainer]
 #     build (default)  compiler, libraries, LibTorch (without its GPU libraries on a machine without a GPU)
 #     test             also the Python packages that the tests use as references (torch, transformers), and the daemons of
 #                      scripts/dev_cluster.sh (sshd, Slurm, ...), which the script neither starts nor enables
 #     fuzz             only the libraries, and clang with libFuzzer, for the preset fuzz
 #     package          as build, the libraries of scripts/sysroot.sh for the preset bundle-cpu, and the checkers of packages
 #     package-cu13     as package, and LibTorch's GPU libraries and nvcc (PyPI), for the preset bundle-cu13
+#     package-aarch64  as aarch64-trainer, and the libraries of scripts/sysroot.sh for the preset bundle-cpu-aarch64
 #     aarch64          as build, a cross compiler, QEMU and the libraries of scripts/aarch64_root.sh for the preset aarch64
 #     aarch64-trainer  as aarch64, and LibTorch for aarch64 (420 MB, without its GPU libraries) for the preset aarch64-trainer
 #
@@ -20,7 +21,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 profile=${1:-build}
-case "$profile" in build | test | fuzz | package | package-cu13 | aarch64 | aarch64-trainer) ;; *) echo "bootstrap: unknown profile '$profile': expected build, test, fuzz, package, package-cu13, aarch64 or aarch64-trainer" >&2; exit 2 ;; esac
+case "$profile" in build | test | fuzz | package | package-cu13 | package-aarch64 | aarch64 | aarch64-trainer) ;; *) echo "bootstrap: unknown profile '$profile': expected build, test, fuzz, package, package-cu13, package-aarch64, aarch64 or aarch64-trainer" >&2; exit 2 ;; esac
 deps=${XFFL_DEPS_DIR:-$PWD/.deps}
 torch_version=2.11.0
 log=$deps/bootstrap.log
@@ -93,7 +94,7 @@ install_without_daemons() {
 
 [ "$profile" != fuzz ] || packages+=("${fuzz_packages[@]}")
 [ "$profile" != package ] || packages+=("${package_packages[@]}")
-case "$profile" in aarch64*) packages+=("${aarch64_packages[@]}") ;; esac
+case "$profile" in *aarch64*) packages+=("${aarch64_packages[@]}") ;; esac
 if command -v dpkg-query >/dev/null; then
   mapfile -t missing < <(missing_packages "${packages[@]}")
   if [ ${#missing[@]} -gt 0 ]; then
@@ -221,7 +222,7 @@ if [ "$profile" = test ]; then
 fi
 
 case "$profile" in aarch64*) step "Libraries for aarch64" scripts/aarch64_root.sh ;; esac
-if [ "$profile" = aarch64-trainer ] && [ ! -e "$deps/aarch64_torch/nvidia/cu13/lib/libcupti.so.13" ]; then
+if [[ $profile =~ ^(aarch64-trainer|package-aarch64)$ ]] && [ ! -e "$deps/aarch64_torch/nvidia/cu13/lib/libcupti.so.13" ]; then
   make_venv
   rm -rf "$deps/aarch64_torch"
   platforms=()
@@ -231,7 +232,10 @@ if [ "$profile" = aarch64-trainer ] && [ ! -e "$deps/aarch64_torch/nvidia/cu13/l
     --python-version "$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')" --implementation cp \
     --target "$deps/aarch64_torch" "torch==$torch_version" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85
 fi
-case "$profile" in package*) step "Libraries of Debian 11" scripts/sysroot.sh ;; esac
+case "$profile" in
+  package | package-cu13) step "Libraries of Debian 11" scripts/sysroot.sh ;;
+  package-aarch64) step "Libraries of Debian 11 for aarch64" scripts/sysroot.sh aarch64 ;;
+esac
 # nvcc with the version of LibTorch's CUDA libraries, whatever this machine has.
 if [ "$profile" = package-cu13 ] && [ ! -e "$deps/cuda/nvidia/cu13/lib/libcudart.so" ]; then
   rm -rf "$deps/cuda"

@@ -2,11 +2,13 @@
 # Makes a bundle of the facility's programs, xffl-train and xffl-tokenize with their libraries, that starts on any Linux of this
 # architecture with glibc 2.28 or newer, from any folder. docs/user/trainer_at_a_facility.md has its use.
 #
-#   scripts/package.sh trainer [--flavour cpu|cu13] [--arch x86_64] [--output FOLDER]     default: dist/
+#   scripts/package.sh trainer [--flavour cpu|cu13] [--arch x86_64|aarch64] [--output FOLDER]     default: dist/
 #   scripts/package.sh coordinator [--output FOLDER]                                      see scripts/package_coordinator.sh
 #   scripts/package.sh image BUNDLE.tar.gz [--output FOLDER]                              see scripts/package_image.sh
 #
 # cpu: no GPU. cu13: NVIDIA's GPUs from A100 on, with a driver for CUDA 13; needs 12 GB in .deps and in the output folder.
+#
+# aarch64: built on x86-64 by a cross compiler, and started there under QEMU; with the flavour cpu only.
 #
 # Prints the files and their sizes, checks the result (scripts/check_package.py) and starts it in a small Debian 11. Two builds of the
 # same sources give the same bytes.
@@ -14,7 +16,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 fail() { echo "package: $*" >&2; exit 2; }
 case "${1:-}" in coordinator | image) exec "scripts/package_$1.sh" "${@:2}" ;; esac
-[ "${1:-}" = trainer ] || fail "usage: scripts/package.sh trainer [--flavour cpu|cu13] [--arch x86_64] [--output FOLDER]"
+[ "${1:-}" = trainer ] || fail "usage: scripts/package.sh trainer [--flavour cpu|cu13] [--arch x86_64|aarch64] [--output FOLDER]"
 shift
 flavour=cpu arch=x86_64 output=dist
 while [ $# -gt 0 ]; do
@@ -44,23 +46,29 @@ case "$flavour" in
     ;;
   *) fail "the flavour '$flavour' is not known: expected cpu or cu13" ;;
 esac
-[ "$arch" = x86_64 ] || fail "the architecture '$arch' is not supported yet: expected x86_64"
-[ "$(uname -m)" = "$arch" ] || fail "this machine is $(uname -m): the bundle for $arch is built on $arch"
+case "$arch" in x86_64 | aarch64) ;; *) fail "the architecture '$arch' is not supported yet: expected x86_64 or aarch64" ;; esac
+[ "$(uname -m)" = x86_64 ] || fail "this machine is $(uname -m): bundles are built on x86_64"
+preset=bundle-$flavour
+if [ "$arch" = aarch64 ]; then
+  [ "$flavour" = cpu ] || fail "the flavour '$flavour' for aarch64 is not supported yet: expected cpu; build the preset trainer-cuda at the facility"
+  profile=package-aarch64 preset=bundle-cpu-aarch64
+fi
 
 # ccache leaves -ffile-prefix-map out of its hash: an object of another build could have paths of this machine.
 export CCACHE_NAMESPACE=xffl-bundle
 
 scripts/bootstrap.sh "$profile"
-scripts/build.sh "bundle-$flavour"
+scripts/build.sh "$preset"
 deps=$(realpath "${XFFL_DEPS_DIR:-.deps}")
 root=$deps/sysroot/$arch
 site=$(echo "$deps"/venv/lib/python3*/site-packages)
+if [ "$arch" = aarch64 ]; then site=$deps/aarch64_torch; fi
 version=$(sed -n 's/^project(xffl VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 mkdir -p "$output"
 stage=$output/stage
 rm -rf "$stage"
 mkdir -p "$stage"/{bin,lib,licenses}
-cp "build/bundle-$flavour/bin/"{xffl-train,xffl-tokenize} "$stage/bin/"
+cp "build/$preset/bin/"{xffl-train,xffl-tokenize} "$stage/bin/"
 
 # The libraries that the programs need, and those that they need in turn; glibc's are the host's.
 folders=("$site/torch/lib" "$site"/nvidia/*/lib "$root/usr/lib/$arch-linux-gnu" "$root/lib/$arch-linux-gnu")
@@ -130,6 +138,14 @@ Do not publish this bundle or hand it on. The licence of CUDA (Attachment A of n
 distribute. It does not list libcufile.so.0, libnvJitLink.so.13 and libnvshmem_host.so.3, which LibTorch and cuSPARSE cannot start without.
 scripts/package.sh has fetched them from PyPI for the person who started it, and for this person's use at a facility. Another person
 starts scripts/package.sh too.
+N
+  fi
+  if [ "$arch" = aarch64 ]; then
+    fmt -w 130 <<N
+
+Do not publish this bundle or hand it on. LibTorch for aarch64 comes with the Arm Compute Library (MIT) and with NVIDIA's libraries NVPL
+(libnvpl_*), whose licence is not in LibTorch's package. scripts/package.sh has fetched them from PyPI for the person who started it, and
+for this person's use at a facility. Another person starts scripts/package.sh too.
 N
   fi
 } >"$stage/NOTICE"
