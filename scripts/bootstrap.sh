@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the dependencies to build and run xffl on Debian 12 and its derivatives; safe to repeat.
 #
-#   scripts/bootstrap.sh [build|test|fuzz|package|package-cu13|package-aarch64|aarch64|aarch64-trainer]
+#   scripts/bootstrap.sh [build|test|fuzz|package|package-cu13|package-aarch64|package-aarch64-cu13|aarch64|aarch64-trainer]
 #     build (default)  compiler, libraries, LibTorch (without its GPU libraries on a machine without a GPU)
 #     test             also the Python packages that the tests use as references (torch, transformers), and the daemons of
 #                      scripts/dev_cluster.sh (sshd, Slurm, ...), which the script neither starts nor enables
@@ -9,6 +9,7 @@
 #     package          as build, the libraries of scripts/sysroot.sh for the preset bundle-cpu, and the checkers of packages
 #     package-cu13     as package, and LibTorch's GPU libraries and nvcc (PyPI), for the preset bundle-cu13
 #     package-aarch64  as aarch64-trainer, and the libraries of scripts/sysroot.sh for the preset bundle-cpu-aarch64
+#     package-aarch64-cu13  the same with nvcc, and LibTorch for aarch64 with its GPU libraries (3 GB)
 #     aarch64          as build, a cross compiler, QEMU and the libraries of scripts/aarch64_root.sh for the preset aarch64
 #     aarch64-trainer  as aarch64, and LibTorch for aarch64 (420 MB, without its GPU libraries) for the preset aarch64-trainer
 #
@@ -21,7 +22,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 profile=${1:-build}
-case "$profile" in build | test | fuzz | package | package-cu13 | package-aarch64 | aarch64 | aarch64-trainer) ;; *) echo "bootstrap: unknown profile '$profile': expected build, test, fuzz, package, package-cu13, package-aarch64, aarch64 or aarch64-trainer" >&2; exit 2 ;; esac
+case "$profile" in build | test | fuzz | package | package-cu13 | package-aarch64 | package-aarch64-cu13 | aarch64 | aarch64-trainer) ;; *) echo "bootstrap: unknown profile '$profile': expected build, test, fuzz, package, package-cu13, package-aarch64, package-aarch64-cu13, aarch64 or aarch64-trainer" >&2; exit 2 ;; esac
 deps=${XFFL_DEPS_DIR:-$PWD/.deps}
 torch_version=2.11.0
 log=$deps/bootstrap.log
@@ -222,22 +223,32 @@ if [ "$profile" = test ]; then
 fi
 
 case "$profile" in aarch64*) step "Libraries for aarch64" scripts/aarch64_root.sh ;; esac
-if [[ $profile =~ ^(aarch64-trainer|package-aarch64)$ ]] && [ ! -e "$deps/aarch64_torch/nvidia/cu13/lib/libcupti.so.13" ]; then
+# LibTorch for aarch64: libtorch_cpu.so needs two libraries of CUDA, as on x86-64. The flavour cu13 has a folder of its own.
+aarch64_torch= wheels=("torch==$torch_version" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
+case "$profile" in
+  aarch64-trainer | package-aarch64) aarch64_torch=$deps/aarch64_torch ;;
+  package-aarch64-cu13)
+    aarch64_torch=$deps/aarch64_torch_cu13
+    wheels+=(nvidia-cublas==13.1.0.3 nvidia-cuda-nvrtc==13.0.88 nvidia-cudnn-cu13==9.19.0.56 nvidia-cufft==12.0.0.61 nvidia-cufile==1.15.1.6
+      nvidia-curand==10.4.0.35 nvidia-cusolver==12.0.4.66 nvidia-cusparse==12.6.3.3 nvidia-cusparselt-cu13==0.8.0 nvidia-nccl-cu13==2.28.9
+      nvidia-nvjitlink==13.0.88 nvidia-nvshmem-cu13==3.4.5 nvidia-nvtx==13.0.85)
+    ;;
+esac
+if [ -n "$aarch64_torch" ] && [ ! -e "$aarch64_torch/nvidia/cu13/lib/libcupti.so.13" ]; then
   make_venv
-  rm -rf "$deps/aarch64_torch"
+  rm -rf "$aarch64_torch"
   platforms=()
-  for glibc in 17 24 25 26 27 28; do platforms+=(--platform "manylinux_2_${glibc}_aarch64"); done
-  # libtorch_cpu.so needs the two libraries of CUDA, as on x86-64.
+  for glibc in {17..28}; do platforms+=(--platform "manylinux_2_${glibc}_aarch64"); done
   step "LibTorch $torch_version for aarch64" pip_install --no-deps --only-binary=:all: "${platforms[@]}" --platform manylinux2014_aarch64 \
     --python-version "$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')" --implementation cp \
-    --target "$deps/aarch64_torch" "torch==$torch_version" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85
+    --target "$aarch64_torch" "${wheels[@]}"
 fi
 case "$profile" in
   package | package-cu13) step "Libraries of Debian 11" scripts/sysroot.sh ;;
-  package-aarch64) step "Libraries of Debian 11 for aarch64" scripts/sysroot.sh aarch64 ;;
+  package-aarch64*) step "Libraries of Debian 11 for aarch64" scripts/sysroot.sh aarch64 ;;
 esac
 # nvcc with the version of LibTorch's CUDA libraries, whatever this machine has.
-if [ "$profile" = package-cu13 ] && [ ! -e "$deps/cuda/nvidia/cu13/lib/libcudart.so" ]; then
+if [[ $profile =~ ^package.*cu13$ ]] && [ ! -e "$deps/cuda/nvidia/cu13/lib/libcudart.so" ]; then
   rm -rf "$deps/cuda"
   step "nvcc 13.0" pip_install --no-deps --target "$deps/cuda" nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 \
     nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85

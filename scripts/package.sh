@@ -8,7 +8,7 @@
 #
 # cpu: no GPU. cu13: NVIDIA's GPUs from A100 on, with a driver for CUDA 13; needs 12 GB in .deps and in the output folder.
 #
-# aarch64: built on x86-64 by a cross compiler, and started there under QEMU; with the flavour cpu only.
+# aarch64: built on x86-64 by a cross compiler, and started there under QEMU; cu13 for Grace Hopper.
 #
 # Prints the files and their sizes, checks the result (scripts/check_package.py) and starts it in a small Debian 11. Two builds of the
 # same sources give the same bytes.
@@ -50,8 +50,8 @@ case "$arch" in x86_64 | aarch64) ;; *) fail "the architecture '$arch' is not su
 [ "$(uname -m)" = x86_64 ] || fail "this machine is $(uname -m): bundles are built on x86_64"
 preset=bundle-$flavour
 if [ "$arch" = aarch64 ]; then
-  [ "$flavour" = cpu ] || fail "the flavour '$flavour' for aarch64 is not supported yet: expected cpu; build the preset trainer-cuda at the facility"
-  profile=package-aarch64 preset=bundle-cpu-aarch64
+  profile=package-aarch64 preset+=-aarch64
+  [ "$flavour" = cpu ] || profile+=-$flavour
 fi
 
 # ccache leaves -ffile-prefix-map out of its hash: an object of another build could have paths of this machine.
@@ -62,7 +62,10 @@ scripts/build.sh "$preset"
 deps=$(realpath "${XFFL_DEPS_DIR:-.deps}")
 root=$deps/sysroot/$arch
 site=$(echo "$deps"/venv/lib/python3*/site-packages)
-if [ "$arch" = aarch64 ]; then site=$deps/aarch64_torch; fi
+if [ "$arch" = aarch64 ]; then
+  site=$deps/aarch64_torch
+  [ "$flavour" = cpu ] || site+=_$flavour
+fi
 version=$(sed -n 's/^project(xffl VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 mkdir -p "$output"
 stage=$output/stage
