@@ -5,7 +5,8 @@
 #
 # Parts: the preset dev with all tests; the CUDA preset if nvcc is installed (compile, link, start); the modules that read hostile
 # input under AddressSanitizer and UndefinedBehaviorSanitizer; the concurrent modules under ThreadSanitizer; the fuzz targets, 5
-# seconds each, if clang is installed or can be installed; averages by an emulated aarch64 program. The tests of whole
+# seconds each, if clang is installed or can be installed; averages by an emulated aarch64 program; the bundle of the trainer for
+# CPUs, built and started in a small Debian 11 (4 minutes of CPU time without ccache). The tests of whole
 # federations and real facilities (labels e2e and testbed) mostly sleep, so they run in parallel with all parts after the first
 # build, at a higher priority. Each part prints its seconds. The script ends with a report: failed tests with the end of their
 # output, and skipped tests with reasons.
@@ -56,6 +57,13 @@ aarch64() {
     return $code
   }
 }
+bundle() {
+  if ! scripts/bootstrap.sh package; then
+    echo "test: SKIPPED the bundle: installing the packages for it failed (scripts/bootstrap.sh package)"
+    return
+  fi
+  stage "bundle for CPUs" scripts/package.sh trainer --output build/bundle-cpu/dist
+}
 stage "dependencies" scripts/bootstrap.sh test
 stage "build" scripts/build.sh dev
 
@@ -77,6 +85,7 @@ modules_under asan base checkpoint job pack tokens transfer || code=$?
 modules_under tsan aggregate history observe || code=$?
 fuzz || code=$?
 aarch64 || code=$?
+bundle || code=$?
 stage "tests" ctest --preset dev -j"$jobs" --output-on-failure --output-junit "$report" -LE 'testbed|e2e' "$@" || code=$?
 wait "$federations" || {
   code=$?
