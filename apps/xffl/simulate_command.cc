@@ -15,6 +15,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
+#include "xffl/facility/job_script.h"
 #include "xffl/launch/ranks.h"
 
 namespace xffl {
@@ -25,6 +26,8 @@ struct SimulateOptions {
   std::string venv;
   std::string project;
   std::string facility;
+  std::string image;
+  bool image_sees_gpus = false;
   int world_size = 1;
   std::vector<std::string> arguments;
 };
@@ -43,6 +46,12 @@ int run_program(SimulateOptions options) {
   launch::RankSpec spec;
   if (!options.venv.empty()) spec.env = launch::venv_environment(options.venv);
   spec.argv = launch::program_argv(options.program, spec.env, options.arguments);
+  if (!options.image.empty()) {
+    std::vector<std::string> inside{"apptainer", "exec"};
+    if (options.image_sees_gpus) inside.emplace_back("--nv");
+    inside.push_back(std::filesystem::absolute(options.image).string());
+    spec.argv.insert(spec.argv.begin(), inside.begin(), inside.end());
+  }
   spec.world_size = options.world_size;
   // Python would buffer its output in a pipe until the end of the program.
   if (std::getenv("PYTHONUNBUFFERED") == nullptr) spec.env["PYTHONUNBUFFERED"] = "1";
@@ -78,18 +87,32 @@ void print_report(const job::JobReport& report) {
               report.train_seconds);
 }
 
+// The trainer in an image, as at a site: the facility's own image keys hold, but for the file.
+void run_in_image(config::Facility& facility, const SimulateOptions& options) {
+  facility.image.file = std::filesystem::absolute(options.image).string();
+  if (options.image_sees_gpus) facility.image.gpu = config::ImageGpu::kNv;
+  std::vector<std::string> command = facility::image_command(facility, facility.workdir);
+  const std::vector<std::string> own = facility.trainer_command;
+  if (own.empty()) command.emplace_back("xffl-train");
+  command.insert(command.end(), own.begin(), own.end());
+  facility.trainer_command = command;
+}
+
 // Runs the first round of one facility under <project>/simulations: a federation of one facility
 // with local objects, whose job equals a job of `xffl run`.
-int simulate_facility(const std::filesystem::path& project, const std::string& facility,
-                      int world_size) {
+int simulate_facility(const SimulateOptions& options) {
+  const std::filesystem::path project = options.project;
   config::Experiment experiment = config::load_experiment(project);
-  config::Facility chosen = choose(experiment, facility);
+  config::Facility chosen = choose(experiment, options.facility);
   const std::filesystem::path folder = std::filesystem::absolute(project) / "simulations";
   chosen.access = config::AccessKind::kLocal;
   chosen.scheduler = submit::QueueSettings("process");
   chosen.template_file.clear();
   chosen.workdir = RemotePath((folder / "work").lexically_normal().string());
-  chosen.world_size = world_size;
+  chosen.world_size = options.world_size;
+  chosen.compute_mounts.clear();  // the job runs on this machine, in this shell
+  chosen.login_shell = false;
+  if (!options.image.empty()) run_in_image(chosen, options);
   experiment.facilities = {chosen};
   experiment.policy.on_missing = config::OnMissing::kFail;
   experiment.policy.max_attempts = 1;
@@ -106,6 +129,14 @@ int simulate_facility(const std::filesystem::path& project, const std::string& f
 }
 
 int simulate(const SimulateOptions& options) {
+  if (options.image_sees_gpus && options.image.empty())
+    throw Error(ErrorKind::kUsage, "--nv is for a program in an image: give --image FILE");
+  if (!options.image.empty() && !std::filesystem::exists(options.image))
+    throw Error(ErrorKind::kNotFound, options.image + ": there is no such image");
+  if (!options.image.empty() && !options.venv.empty())
+    throw Error(ErrorKind::kUsage,
+                "--venv names an environment of this machine, which a program "
+                "in an image does not use: leave out --venv or --image");
   if (options.project.empty()) {
     if (!options.facility.empty())
       throw Error(ErrorKind::kUsage, "--facility names a facility of a project: give -p PROJECT");
@@ -115,7 +146,7 @@ int simulate(const SimulateOptions& options) {
     throw Error(ErrorKind::kUsage,
                 "-p PROJECT runs that project's training: it takes no program, --venv or "
                 "--arguments");
-  return simulate_facility(options.project, options.facility, options.world_size);
+  return simulate_facility(options);
 }
 
 }  // namespace
@@ -154,9 +185,14 @@ void add_simulate_commands(CLI::App& app, int& exit_code,
       ->type_name(kFolderType);
   command->add_option("--facility", options->facility, "the facility, when the project has several")
       ->type_name(kFacilityType);
+  command
+      ->add_option("--image", options->image,
+                   "run the ranks in this image (*.sif, a squashfs file or a folder) by apptainer")
+      ->type_name(kPathType);
+  command->add_flag("--nv", options->image_sees_gpus, "with --image: NVIDIA's GPUs are visible");
   command->footer(
       "  xffl simulate PROGRAM [--world-size N] [--venv DIR] [--arguments ARGUMENT...]\n"
-      "  xffl simulate -p PROJECT [--facility NAME] [--world-size N]\n"
+      "  xffl simulate -p PROJECT [--facility NAME] [--world-size N] [--image FILE]\n"
       "  xffl exec [--world-size N] -- PROGRAM [ARGUMENT...]\n\n"
       "The program gets all arguments after --arguments (or --) unchanged. Each rank finds RANK,\n"
       "WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment.\n"

@@ -69,32 +69,6 @@ Arguments trainer_command(const config::Facility& facility, const RemotePath& fo
   return with_libraries(facility, std::move(arguments));
 }
 
-// `apptainer exec ... image`, with the folders that the job reads and writes.
-Arguments image_command(const config::Facility& facility, const RemotePath& folder) {
-  const config::Image& image = facility.image;
-  Arguments arguments{image.program, "exec"};
-  if (image.gpu == config::ImageGpu::kNv) arguments.emplace_back("--nv");
-  if (image.gpu == config::ImageGpu::kRocm) arguments.emplace_back("--rocm");
-  std::set<std::string> folders{facility.on_compute_nodes(facility.workdir.str())};
-  for (const std::string& shard : facility.train_data)
-    folders.insert(RemotePath(facility.on_compute_nodes(shard)).parent().str());
-  for (const job::ValidationSet& set : facility.validation)
-    folders.insert(RemotePath(facility.on_compute_nodes(set.path)).parent().str());
-  for (const std::string& path : site_libraries(facility)) folders.insert(path);
-  for (const std::string& path : folders) {
-    if (path.find_first_of(":,") != std::string::npos)
-      throw Error(ErrorKind::kConfig, "facility " + facility.name.str() + ": '" + path +
-                                          "' cannot be bound into an image: rename it without ':' "
-                                          "and ','");
-    append(arguments, {"--bind", path});
-  }
-  for (const std::string& bind : image.binds) append(arguments, {"--bind", bind});
-  append(arguments, {"--pwd", folder.str()});
-  append(arguments, image.options);
-  arguments.push_back(facility.on_compute_nodes(image.file));
-  return arguments;
-}
-
 // The files that a login shell of bash reads, in its order.
 constexpr const char* kSystemProfile = "[ ! -r /etc/profile ] || . /etc/profile";
 constexpr const char* kOwnProfile =
@@ -140,6 +114,31 @@ int attempt_of(const history::RunState& run_state, int round, const FacilityName
 }
 
 }  // namespace
+
+Arguments image_command(const config::Facility& facility, const RemotePath& folder) {
+  const config::Image& image = facility.image;
+  Arguments arguments{image.program, "exec"};
+  if (image.gpu == config::ImageGpu::kNv) arguments.emplace_back("--nv");
+  if (image.gpu == config::ImageGpu::kRocm) arguments.emplace_back("--rocm");
+  std::set<std::string> folders{facility.on_compute_nodes(facility.workdir.str())};
+  for (const std::string& shard : facility.train_data)
+    folders.insert(RemotePath(facility.on_compute_nodes(shard)).parent().str());
+  for (const job::ValidationSet& set : facility.validation)
+    folders.insert(RemotePath(facility.on_compute_nodes(set.path)).parent().str());
+  for (const std::string& path : site_libraries(facility)) folders.insert(path);
+  for (const std::string& path : folders) {
+    if (path.find_first_of(":,") != std::string::npos)
+      throw Error(ErrorKind::kConfig, "facility " + facility.name.str() + ": '" + path +
+                                          "' cannot be bound into an image: rename it without ':' "
+                                          "and ','");
+    append(arguments, {"--bind", path});
+  }
+  for (const std::string& bind : image.binds) append(arguments, {"--bind", bind});
+  append(arguments, {"--pwd", folder.str()});
+  append(arguments, image.options);
+  arguments.push_back(facility.on_compute_nodes(image.file));
+  return arguments;
+}
 
 std::string trainer_program(const config::Facility& facility, const Programs& programs) {
   if (!facility.trainer_program.empty()) return facility.trainer_program;

@@ -6,6 +6,7 @@ The final model must load in transformers and give there the loss that xffl-trai
 """
 import json
 import math
+import os
 import pathlib
 import sys
 import tempfile
@@ -25,6 +26,35 @@ def hf_loss(model_folder, sequences):
     with torch.no_grad():
         ids = torch.tensor(sequences)
         return model(input_ids=ids, labels=ids).loss.item()
+
+
+def simulate_in_an_image(folder):
+    """`apptainer` is a stand-in: it keeps its options and starts the program of its image, this build's xffl-train."""
+    bin_folder, image = folder / "bin", folder / "trainer.sif"
+    bin_folder.mkdir()
+    image.write_text("an image")
+    stand_in = bin_folder / "apptainer"
+    stand_in.write_text(f"""#!/bin/sh
+printf '%s\\n' "$*" >>"{folder}/apptainer.log"
+while [ "$1" != "{image}" ]; do shift; done
+shift
+PATH={BIN}:$PATH
+exec "$@"
+""")
+    stand_in.chmod(0o755)
+    path = {"env": {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}"}}
+    inside = run(BIN / "xffl", "simulate", "-p", folder, "--facility", "alba", "--world-size", 2, "--image", image, "--nv", **path)
+    assert "ranks                  2" in inside, inside
+    started = (folder / "apptainer.log").read_text().splitlines()
+    jobs = [line.rsplit(" ", 1)[1] for line in started]
+    assert len(set(jobs)) == 2 and all(jobs.count(job) == 2 for job in jobs), "two ranks of the training and of the evaluation"
+    for line in started:
+        assert line.startswith("exec --nv --bind ") and f"--bind {folder}/simulations/work " in line, line
+        assert f" {image} xffl-train --job " in line, line
+    greeting = run(BIN / "xffl", "simulate", "--image", image, "--arguments", "sh", "-c", "echo rank $RANK", **path)
+    assert "rank 0" in greeting, greeting
+    run(BIN / "xffl", "simulate", "-p", folder, "--facility", "alba", "--image", folder / "none.sif", code=4)
+    run(BIN / "xffl", "simulate", "-p", folder, "--facility", "alba", "--nv", code=2)
 
 
 def unchanged_script(folder):
@@ -124,6 +154,7 @@ facilities:
         # One facility's training on this machine, with two ranks.
         simulated = run(BIN / "xffl", "simulate", "-p", folder, "--facility", "alba", "--world-size", 2)
         assert "tokens/s" in simulated and "ranks                  2" in simulated, simulated
+        simulate_in_an_image(folder)
     with tempfile.TemporaryDirectory() as name:
         unchanged_script(pathlib.Path(name))
     print("ok")

@@ -15,8 +15,8 @@ CONFIG = {
 }
 
 
-def run(*argv, code=0):
-    done = subprocess.run([str(word) for word in argv], capture_output=True, text=True)
+def run(*argv, code=0, env=None):
+    done = subprocess.run([str(word) for word in argv], capture_output=True, text=True, env=env)
     assert done.returncode == code, f"{argv}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

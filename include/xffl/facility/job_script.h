@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "xffl/config/experiment.h"
 #include "xffl/facility/services.h"
@@ -26,6 +27,11 @@ job::JobSpec for_compute_nodes(const config::Facility& facility, job::JobSpec sp
 std::string job_script(const config::Facility& facility, const job::JobSpec& spec,
                        const std::string& job_name, const RemotePath& folder,
                        const Programs& programs, const std::optional<RemotePath>& next_folder = {});
+
+/// The words before a program that runs in the facility's image: `apptainer exec ... image`, with
+/// the folders that a job in `folder`, as compute nodes see it, reads and writes. Throws kConfig
+/// for a path that cannot be bound.
+std::vector<std::string> image_command(const config::Facility& facility, const RemotePath& folder);
 
 /// The built-in trainer at the facility: the facility's key, or the program beside this xffl.
 std::string trainer_program(const config::Facility& facility, const Programs& programs);
