@@ -17,6 +17,7 @@
 #include "xffl/facility/packed_models.h"
 #include "xffl/facility/services.h"
 #include "xffl/plan/round_plan.h"
+#include "xffl/submit/slurm.h"
 
 namespace xffl::run {
 namespace {
@@ -380,6 +381,12 @@ class SlurmKey : public testing::Test {
   void expect_in_script(const std::string& text) const {
     EXPECT_THAT(session_->texts.back(), HasSubstr(text));
   }
+  // Of the job of `xffl doctor --job`.
+  submit::SlurmSettings settings_of_check() const {
+    submit::QueueSettings settings = experiment_.facilities.front().scheduler;
+    settings.manager().shorten(settings, 2, std::chrono::minutes(10));
+    return settings.as<submit::SlurmSettings>();
+  }
 
   config::Experiment experiment_;
   test::FakeClock clock_;
@@ -400,6 +407,22 @@ TEST_F(SlurmKey, Partition) {
 TEST_F(SlurmKey, Qos) {
   submit("qos: long");
   expect_option("--qos=long");
+}
+TEST_F(SlurmKey, CheckPartition) {
+  submit("partition: boost, check_partition: debug");
+  expect_option("--partition=boost");
+  EXPECT_EQ(settings_of_check().partition, "debug");
+}
+TEST_F(SlurmKey, CheckQos) {
+  submit("qos: long, check_qos: short");
+  expect_option("--qos=long");
+  EXPECT_EQ(settings_of_check().qos, "short");
+}
+TEST_F(SlurmKey, VisibleGpus) {
+  submit("gpus_per_node: 4, visible_gpus: all");
+  expect_in_script("'--gpu-bind=none' train");
+  submit("gpus_per_node: 4, visible_gpus: one");
+  expect_in_script("export CUDA_VISIBLE_DEVICES=\"$own\"");
 }
 TEST_F(SlurmKey, Constraint) {
   submit("constraint: a100&nvlink");

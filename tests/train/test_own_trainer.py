@@ -112,7 +112,7 @@ def test_a_wrong_tensor_leaves_no_update(setting, change, message):
 @pytest.mark.parametrize(
     "path, value, message",
     [
-        (["version"], 6, "version: should be one of (4, 5), found 6"),
+        (["version"], 6, r"version: should be one of \(4, 5\), found 6"),
         (["version"], 4.5, "version should be a natural number"),
         (["key"], None, "key should be an object"),
         (["train_paths"], [1], r"train_paths\[0\] should be"),
