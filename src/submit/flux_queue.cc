@@ -22,7 +22,6 @@ constexpr std::string_view kFluxConstraint = "[A-Za-z0-9][A-Za-z0-9_.:,-]{0,127}
 const job::FieldTable& flux_keys() {
   using S = FluxSettings;
   using job::field;
-  constexpr double kSecond = 1000, kHour = 3600 * kSecond, kDay = 24 * kHour;
   static const job::FieldTable keys({
       field("queue", &S::queue, "the queue (--queue)",
             {.pattern = kFluxName, .shape = "a queue's name"}),
@@ -33,24 +32,18 @@ const job::FieldTable& flux_keys() {
       field("nodes", &S::nodes, "nodes of a job; a job has whole nodes",
             {.min = 1, .max = kMaxRanks}),
       field("tasks_per_node", &S::tasks_per_node, "ranks on a node", {.min = 1, .max = 4096}),
-      field("time", &S::time, "walltime (--time-limit): a number with one unit, such as 90m or 12h",
-            {.min = 60 * kSecond, .max = 365 * kDay}),
-      field("warning", &S::warning,
-            "the time before the walltime at which the trainer gets a signal to stop and save",
-            {.max = 18 * kHour}),
-      field("settle_time", &S::settle_time,
-            "the time in which a job may appear after the answer of flux batch was lost",
-            {.max = kHour}),
-      field("command_timeout", &S::command_timeout, "the time limit of one Flux command",
-            {.min = kSecond, .max = kHour}),
+      time_field<S>("walltime (--time-limit): a number with one unit, such as 90m or 12h"),
+      warning_field<S>(),
+      settle_time_field<S>(
+          "the time in which a job may appear after the answer of flux batch was lost"),
+      command_timeout_field<S>("the time limit of one Flux command"),
   });
   return keys;
 }
 
 void complete_flux(QueueSettings& settings, const SectionKeys& keys) {
   const auto& flux = settings.as<FluxSettings>();
-  if (flux.warning >= flux.time)
-    keys.problem("warning", "'warning' should be shorter than 'time', the walltime");
+  require_warning_before_end(flux, keys);
 }
 
 void one_flux_task(QueueSettings& settings) {

@@ -34,7 +34,6 @@ std::string validate_grid_engine_resource(std::string_view resource) {
 const job::FieldTable& grid_engine_keys() {
   using S = GridEngineSettings;
   using job::field;
-  constexpr double kSecond = 1000, kHour = 3600 * kSecond, kDay = 24 * kHour;
   static const job::FieldTable keys({
       field("project", &S::project, "the project that pays for the jobs (-P)",
             {.pattern = kGridEngineName, .shape = "a Grid Engine project"}),
@@ -52,23 +51,17 @@ const job::FieldTable& grid_engine_keys() {
             {.pattern = kGridEngineResource,
              .shape = "a resource such as gpu=1",
              .validate = validate_grid_engine_resource}),
-      field("time", &S::time, "walltime (h_rt): a number with one unit, such as 90m or 12h",
-            {.min = 60 * kSecond, .max = 365 * kDay}),
-      field("warning", &S::warning,
-            "the time before the walltime at which the trainer gets a signal to stop and save",
-            {.max = 18 * kHour}),
-      field("settle_time", &S::settle_time,
-            "the time in which a job may appear after qsub's answer was lost", {.max = kHour}),
-      field("command_timeout", &S::command_timeout, "the time limit of one Grid Engine command",
-            {.min = kSecond, .max = kHour}),
+      time_field<S>("walltime (h_rt): a number with one unit, such as 90m or 12h"),
+      warning_field<S>(),
+      settle_time_field<S>("the time in which a job may appear after qsub's answer was lost"),
+      command_timeout_field<S>("the time limit of one Grid Engine command"),
   });
   return keys;
 }
 
 void complete_grid_engine(QueueSettings& settings, const SectionKeys& keys) {
   const auto& engine = settings.as<GridEngineSettings>();
-  if (engine.warning >= engine.time)
-    keys.problem("warning", "'warning' should be shorter than 'time', the walltime");
+  require_warning_before_end(engine, keys);
   if (engine.slots_per_node > 0 && engine.slots_per_node < engine.tasks_per_node)
     keys.problem("slots_per_node", "'slots_per_node' should be at least 'tasks_per_node'");
   if (engine.slots() > 1 && engine.parallel_environment.empty())

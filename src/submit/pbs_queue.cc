@@ -32,7 +32,6 @@ std::string validate_pbs_resource(std::string_view resource) {
 const job::FieldTable& pbs_keys() {
   using S = PbsSettings;
   using job::field;
-  constexpr double kSecond = 1000, kHour = 3600 * kSecond, kDay = 24 * kHour;
   static const job::FieldTable keys({
       field("account", &S::account, "the account that pays for the jobs (-A)",
             {.pattern = kPbsName, .shape = "an account's name"}),
@@ -49,23 +48,17 @@ const job::FieldTable& pbs_keys() {
             {.pattern = kPbsResource,
              .shape = "a resource such as filesystems=home",
              .validate = validate_pbs_resource}),
-      field("time", &S::time, "walltime: a number with one unit, such as 90m or 12h",
-            {.min = 60 * kSecond, .max = 365 * kDay}),
-      field("warning", &S::warning,
-            "the time before the walltime at which the trainer gets a signal to stop and save",
-            {.max = 18 * kHour}),
-      field("settle_time", &S::settle_time,
-            "the time in which a job may appear after qsub's answer was lost", {.max = kHour}),
-      field("command_timeout", &S::command_timeout, "the time limit of one PBS command",
-            {.min = kSecond, .max = kHour}),
+      time_field<S>("walltime: a number with one unit, such as 90m or 12h"),
+      warning_field<S>(),
+      settle_time_field<S>("the time in which a job may appear after qsub's answer was lost"),
+      command_timeout_field<S>("the time limit of one PBS command"),
   });
   return keys;
 }
 
 void complete_pbs(QueueSettings& settings, const SectionKeys& keys) {
   const auto& pbs = settings.as<PbsSettings>();
-  if (pbs.warning >= pbs.time)
-    keys.problem("warning", "'warning' should be shorter than 'time', the walltime");
+  require_warning_before_end(pbs, keys);
   if (pbs.cpus_per_node > 0 && pbs.cpus_per_node < pbs.tasks_per_node)
     keys.problem("cpus_per_node", "'cpus_per_node' should be at least 'tasks_per_node'");
 }

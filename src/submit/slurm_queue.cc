@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "queue_shape.h"
 #include "xffl/job/fields.h"
 #include "xffl/submit/queue_manager.h"
 #include "xffl/submit/scheduler.h"
@@ -23,7 +24,6 @@ constexpr std::string_view kOption = "--[a-z0-9][a-z0-9-]{0,63}(=.{1,190})?";
 const job::FieldTable& slurm_keys() {
   using S = SlurmSettings;
   using job::field;
-  constexpr double kSecond = 1000, kHour = 3600 * kSecond, kDay = 24 * kHour;
   static const job::FieldTable keys({
       field("account", &S::account, "the account that pays for the jobs (--account)",
             {.pattern = kSlurmName, .shape = "a Slurm account"}),
@@ -58,11 +58,8 @@ const job::FieldTable& slurm_keys() {
             "memory of a node (--mem); 0B: the site's default",
             {.type = job::Type::kSize, .max = 1e15}),
       field("exclusive", &S::exclusive, "true: no other job shares the nodes"),
-      field("time", &S::time, "walltime: a number with one unit, such as 90m or 12h; not 12:00:00",
-            {.min = 60 * kSecond, .max = 365 * kDay}),
-      field("warning", &S::warning,
-            "the time before the walltime at which the trainer gets a signal to stop and save",
-            {.max = 18 * kHour}),
+      time_field<S>("walltime: a number with one unit, such as 90m or 12h; not 12:00:00"),
+      warning_field<S>(),
       field("cluster", &S::cluster, "the cluster of a site with several; not set: the local one",
             {.pattern = kSlurmName, .shape = "a cluster's name"}),
       field("extra", &S::extra, "further options of sbatch",
@@ -73,10 +70,8 @@ const job::FieldTable& slurm_keys() {
             {.pattern = kOption,
              .shape = "an option such as --cpu-bind=cores",
              .validate = validate_srun_option}),
-      field("settle_time", &S::settle_time,
-            "the time in which a job may appear after sbatch's answer was lost", {.max = kHour}),
-      field("command_timeout", &S::command_timeout, "the time limit of one Slurm command",
-            {.min = kSecond, .max = kHour}),
+      settle_time_field<S>("the time in which a job may appear after sbatch's answer was lost"),
+      command_timeout_field<S>("the time limit of one Slurm command"),
       field("keep_allocation", &S::keep_allocation,
             "the time for which a job that has reported keeps its nodes for the next round; 0s: it "
             "ends",
@@ -88,8 +83,7 @@ const job::FieldTable& slurm_keys() {
 void complete_slurm(QueueSettings& settings, const SectionKeys& keys) {
   SlurmSettings& slurm = settings.as<SlurmSettings>();
   if (!keys.is_set("tasks_per_node")) slurm.tasks_per_node = std::max(1, slurm.gpus_per_node);
-  if (slurm.warning >= slurm.time)
-    keys.problem("warning", "'warning' should be shorter than 'time', the walltime");
+  require_warning_before_end(slurm, keys);
 }
 
 JobShape slurm_shape(const QueueSettings& settings, int /*world_size*/) {
@@ -113,9 +107,7 @@ void shorten_slurm(QueueSettings& settings, int nodes, std::chrono::seconds wall
   SlurmSettings& slurm = settings.as<SlurmSettings>();
   if (!slurm.check_partition.empty()) slurm.partition = slurm.check_partition;
   if (!slurm.check_qos.empty()) slurm.qos = slurm.check_qos;
-  slurm.nodes = std::min(slurm.nodes, nodes);
-  slurm.time = std::min(slurm.time, walltime);
-  slurm.warning = std::min<std::chrono::seconds>(slurm.warning, slurm.time / 2);
+  shorten_to<SlurmSettings>(settings, nodes, walltime);
   slurm.keep_allocation = std::chrono::seconds(0);
 }
 

@@ -25,10 +25,10 @@ class RankScript : public testing::TestWithParam<const char*> {
  protected:
   RankScript() {
     make_dirs(dir_ / "a1/out");
-    // Of PBS: host 7 runs the script; two tasks on each host.
+    // PBS has two tasks on each host, and runs the script on host 7.
     write_file_atomic(dir_ / "nodes", "node7\nnode7\nnode8\nnode8\n");
     program("bin/pbs_tmrsh", "export ON=$1\nshift\nexec \"$@\"\n");
-    // Of Flux: broker 1 answers before broker 0.
+    // Broker 1 of Flux answers before broker 0.
     program("bin/flux", R"sh(case "$*" in
   "getattr jobid") echo f2oLk ;;
   "job id --to=dec f2oLk") echo 12 ;;

@@ -381,7 +381,7 @@ class SlurmKey : public testing::Test {
   void expect_in_script(const std::string& text) const {
     EXPECT_THAT(session_->texts.back(), HasSubstr(text));
   }
-  // Of the job of `xffl doctor --job`.
+  // `xffl doctor --job` submits its job with these settings.
   submit::SlurmSettings settings_of_check() const {
     submit::QueueSettings settings = experiment_.facilities.front().scheduler;
     settings.manager().shorten(settings, 2, std::chrono::minutes(10));
