@@ -35,8 +35,12 @@ if(NOT XFFL_BUNDLE_ARCH STREQUAL CMAKE_HOST_SYSTEM_PROCESSOR)
 endif()
 set(CMAKE_C_COMPILER ${compiler_prefix}gcc)
 set(CMAKE_CXX_COMPILER ${compiler_prefix}g++)
-# CUDA's tool kit for the preset bundle-cu13: scripts/bootstrap.sh package-cu13.
+# CUDA's tool kit: scripts/bootstrap.sh package-cu13 or package-cu128.
 set(CUDAToolkit_ROOT ${deps}/cuda/nvidia/cu13)
+if(XFFL_BUNDLE_FLAVOUR STREQUAL "cu128")
+  set(CUDAToolkit_ROOT ${deps}/cuda12)
+  set(XFFL_TORCH_DIR ${deps}/torch_cu128/torch)
+endif()
 set(CMAKE_FIND_ROOT_PATH ${XFFL_SYSROOT} ${CUDAToolkit_ROOT})
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)

@@ -85,6 +85,7 @@ if(XFFL_CUDA)
   # A program that needs them itself finds them by its RPATH, and the loader takes a library only once.
   if(XFFL_OWN_LIBRARIES)
     file(GLOB own_libraries ${site_packages}/nvidia/cu13/lib/libnvJitLink.so.13 ${site_packages}/nvidia/cu13/lib/libnvrtc.so.13
+      ${site_packages}/nvidia/nvjitlink/lib/libnvJitLink.so.12 ${site_packages}/nvidia/cuda_nvrtc/lib/libnvrtc.so.12
       ${site_packages}/nvidia/cudnn/lib/libcudnn_graph.so.9 ${site_packages}/nvidia/cudnn/lib/libcudnn_heuristic.so.9
       ${site_packages}/nvidia/cudnn/lib/libcudnn_ops.so.9 ${site_packages}/nvidia/cudnn/lib/libcudnn_engines_*.so.9
       ${CMAKE_SYSROOT}/lib/*/libz.so.1)

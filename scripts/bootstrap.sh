@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Installs the dependencies to build and run xffl on Debian 12 and its derivatives; safe to repeat.
 #
-#   scripts/bootstrap.sh [build|test|fuzz|package|package-cu13|package-aarch64|package-aarch64-cu13|aarch64|aarch64-trainer]
+#   scripts/bootstrap.sh [build|test|fuzz|package|package-cu13|package-cu128|package-aarch64|package-aarch64-cu13|aarch64|aarch64-trainer]
 #     build (default)  compiler, libraries, LibTorch (without its GPU libraries on a machine without a GPU)
 #     test             also the Python packages that the tests use as references (torch, transformers), and the daemons of
 #                      scripts/dev_cluster.sh (sshd, Slurm, ...), which the script neither starts nor enables
 #     fuzz             only the libraries, and clang with libFuzzer, for the preset fuzz
 #     package          as build, the libraries of scripts/sysroot.sh for the preset bundle-cpu, and the checkers of packages
 #     package-cu13     as package, and LibTorch's GPU libraries and nvcc (PyPI), for the preset bundle-cu13
+#     package-cu128    as package, LibTorch 2.10 with its libraries of CUDA 12.8 (5 GB), and nvcc 12.4 (scripts/cuda12.sh)
 #     package-aarch64  as aarch64-trainer, and the libraries of scripts/sysroot.sh for the preset bundle-cpu-aarch64
 #     package-aarch64-cu13  the same with nvcc, and LibTorch for aarch64 with its GPU libraries (3 GB)
 #     aarch64          as build, a cross compiler, QEMU and the libraries of scripts/aarch64_root.sh for the preset aarch64
@@ -22,7 +23,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 profile=${1:-build}
-case "$profile" in build | test | fuzz | package | package-cu13 | package-aarch64 | package-aarch64-cu13 | aarch64 | aarch64-trainer) ;; *) echo "bootstrap: unknown profile '$profile': expected build, test, fuzz, package, package-cu13, package-aarch64, package-aarch64-cu13, aarch64 or aarch64-trainer" >&2; exit 2 ;; esac
+case "$profile" in build | test | fuzz | package | package-cu13 | package-cu128 | package-aarch64 | package-aarch64-cu13 | aarch64 | aarch64-trainer) ;; *) echo "bootstrap: unknown profile '$profile': expected build, test, fuzz, package, package-cu13, package-cu128, package-aarch64, package-aarch64-cu13, aarch64 or aarch64-trainer" >&2; exit 2 ;; esac
 deps=${XFFL_DEPS_DIR:-$PWD/.deps}
 torch_version=2.11.0
 log=$deps/bootstrap.log
@@ -244,9 +245,21 @@ if [ -n "$aarch64_torch" ] && [ ! -e "$aarch64_torch/nvidia/cu13/lib/libcupti.so
     --target "$aarch64_torch" "${wheels[@]}"
 fi
 case "$profile" in
-  package | package-cu13) step "Libraries of Debian 11" scripts/sysroot.sh ;;
+  package | package-cu13 | package-cu128) step "Libraries of Debian 11" scripts/sysroot.sh ;;
   package-aarch64*) step "Libraries of Debian 11 for aarch64" scripts/sysroot.sh aarch64 ;;
 esac
+# The newest LibTorch of PyPI for CUDA 12, in a folder of its own.
+if [ "$profile" = package-cu128 ]; then
+  if [ ! -e "$deps/torch_cu128/torch/lib/libtorch_cuda.so" ]; then
+    rm -rf "$deps/torch_cu128"
+    step "LibTorch 2.10.0 for CUDA 12.8" pip_install --no-deps --target "$deps/torch_cu128" torch==2.10.0 nvidia-cublas-cu12==12.8.4.1 \
+      nvidia-cuda-cupti-cu12==12.8.90 nvidia-cuda-nvrtc-cu12==12.8.93 nvidia-cuda-runtime-cu12==12.8.90 nvidia-cudnn-cu12==9.10.2.21 \
+      nvidia-cufft-cu12==11.3.3.83 nvidia-cufile-cu12==1.13.1.3 nvidia-curand-cu12==10.3.9.90 nvidia-cusolver-cu12==11.7.3.90 \
+      nvidia-cusparse-cu12==12.5.8.93 nvidia-cusparselt-cu12==0.7.1 nvidia-nccl-cu12==2.27.5 nvidia-nvjitlink-cu12==12.8.93 \
+      nvidia-nvshmem-cu12==3.4.5 nvidia-nvtx-cu12==12.8.90
+  fi
+  step "nvcc 12.4" scripts/cuda12.sh
+fi
 # nvcc with the version of LibTorch's CUDA libraries, whatever this machine has.
 if [[ $profile =~ ^package.*cu13$ ]] && [ ! -e "$deps/cuda/nvidia/cu13/lib/libcudart.so" ]; then
   rm -rf "$deps/cuda"

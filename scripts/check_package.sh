@@ -53,10 +53,17 @@ inside $bin/xffl-train evaluate --model /check/bundle-model --tokens /check/bund
 
 # A bundle for GPUs: a node's old driver is named, and the job does not train with the node's CPUs instead.
 if [ -e "$bundle/lib/libtorch_cuda.so" ]; then
-  printf 'NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.274.02  Mon Sep 15 20:34:12 UTC 2025\n' >"$work/root/check/driver"
-  refused=$(inside XFFL_DRIVER_VERSION_FILE=/check/driver $bin/xffl-train evaluate --model /check/bundle-model --tokens /check/bundle.tokens 2>&1) &&
-    { echo "check_package: xffl-train started with the driver 535"; exit 1; }
-  case $refused in *535.274.02*cuda_compat*) echo "$refused" ;; *) echo "check_package: no word about the driver 535: $refused"; exit 1 ;; esac
+  evaluate_with_driver() {
+    echo "NVRM version: NVIDIA UNIX x86_64 Kernel Module  $1  Mon Sep 15 20:34:12 UTC 2025" >"$work/root/check/driver"
+    inside XFFL_DRIVER_VERSION_FILE=/check/driver $bin/xffl-train evaluate --model /check/bundle-model --tokens /check/bundle.tokens 2>&1
+  }
+  old=535.274.02
+  if [ -e "$bundle/lib/libcudart.so.12" ]; then # CUDA 12 runs with this driver
+    evaluate_with_driver $old >/dev/null || { echo "check_package: xffl-train did not start with the driver $old"; exit 1; }
+    old=515.105.01
+  fi
+  refused=$(evaluate_with_driver $old) && { echo "check_package: xffl-train started with the driver $old"; exit 1; }
+  case $refused in *$old*cuda_compat*) echo "$refused" ;; *) echo "check_package: no word about the driver $old: $refused"; exit 1 ;; esac
 fi
 
 job() { # job NAME WORK: two steps of training in the folder NAME, with the model and tokens under WORK

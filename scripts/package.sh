@@ -2,11 +2,12 @@
 # Makes a bundle of the facility's programs, xffl-train and xffl-tokenize with their libraries, that starts on any Linux of this
 # architecture with glibc 2.28 or newer, from any folder. docs/user/trainer_at_a_facility.md has its use.
 #
-#   scripts/package.sh trainer [--flavour cpu|cu13] [--arch x86_64|aarch64] [--output FOLDER]     default: dist/
+#   scripts/package.sh trainer [--flavour cpu|cu13|cu128] [--arch x86_64|aarch64] [--output FOLDER]     default: dist/
 #   scripts/package.sh coordinator [--output FOLDER]                                      see scripts/package_coordinator.sh
 #   scripts/package.sh image BUNDLE.tar.gz [--output FOLDER]                              see scripts/package_image.sh
 #
-# cpu: no GPU. cu13: NVIDIA's GPUs from A100 on, with a driver for CUDA 13; needs 12 GB in .deps and in the output folder.
+# cpu: no GPU. cu13: NVIDIA's GPUs from A100 on, with a driver for CUDA 13; needs 12 GB in .deps and in the output folder. cu128: the same
+# GPUs with a driver for CUDA 12 (525 or newer), on x86_64.
 #
 # aarch64: built on x86-64 by a cross compiler, and started there under QEMU; cu13 for Grace Hopper.
 #
@@ -16,7 +17,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 fail() { echo "package: $*" >&2; exit 2; }
 case "${1:-}" in coordinator | image) exec "scripts/package_$1.sh" "${@:2}" ;; esac
-[ "${1:-}" = trainer ] || fail "usage: scripts/package.sh trainer [--flavour cpu|cu13] [--arch x86_64|aarch64] [--output FOLDER]"
+[ "${1:-}" = trainer ] || fail "usage: scripts/package.sh trainer [--flavour cpu|cu13|cu128] [--arch x86_64|aarch64] [--output FOLDER]"
 shift
 flavour=cpu arch=x86_64 output=dist
 while [ $# -gt 0 ]; do
@@ -33,6 +34,7 @@ done
 packages=(nvidia_cuda_runtime nvidia_cuda_cupti)
 profile=package
 opened=() # libraries that others open by name
+cudart=libcudart.so.13
 case "$flavour" in
   cpu) ;;
   cu13)
@@ -44,9 +46,17 @@ case "$flavour" in
     # (libtorch_cuda_linalg.so, cuSOLVER) or NVSHMEM's transports.
     opened=(libcaffe2_nvrtc.so libnvrtc-builtins.so.13.0)
     ;;
-  *) fail "the flavour '$flavour' is not known: expected cpu or cu13" ;;
+  cu128)
+    profile=package-cu128
+    packages=(nvidia_cuda_runtime_cu12 nvidia_cuda_cupti_cu12 nvidia_cublas_cu12 nvidia_cuda_nvrtc_cu12 nvidia_cudnn_cu12 nvidia_cufft_cu12
+      nvidia_cufile_cu12 nvidia_curand_cu12 nvidia_cusparse_cu12 nvidia_cusparselt_cu12 nvidia_nccl_cu12 nvidia_nvjitlink_cu12 nvidia_nvshmem_cu12)
+    opened=(libcaffe2_nvrtc.so libnvrtc-builtins.so.12.8) # as for cu13
+    cudart=libcudart.so.12
+    ;;
+  *) fail "the flavour '$flavour' is not known: expected cpu, cu13 or cu128" ;;
 esac
 case "$arch" in x86_64 | aarch64) ;; *) fail "the architecture '$arch' is not supported yet: expected x86_64 or aarch64" ;; esac
+[ "$arch $flavour" != "aarch64 cu128" ] || fail "there is no LibTorch for CUDA 12 on aarch64: expected the flavour cpu or cu13"
 [ "$(uname -m)" = x86_64 ] || fail "this machine is $(uname -m): bundles are built on x86_64"
 preset=bundle-$flavour
 if [ "$arch" = aarch64 ]; then
@@ -65,6 +75,8 @@ site=$(echo "$deps"/venv/lib/python3*/site-packages)
 if [ "$arch" = aarch64 ]; then
   site=$deps/aarch64_torch
   [ "$flavour" = cpu ] || site+=_$flavour
+elif [ "$flavour" = cu128 ]; then
+  site=$deps/torch_cu128
 fi
 version=$(sed -n 's/^project(xffl VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 mkdir -p "$output"
@@ -102,14 +114,14 @@ while [ ${#queue[@]} -gt 0 ]; do
 done
 
 # Network plug-ins open the CUDA runtime by this name. A link, because a copy would be a second runtime.
-if [ "$flavour" != cpu ]; then ln -s libcudart.so.13 "$stage/lib/libcudart.so"; fi
+if [ "$flavour" != cpu ]; then ln -s "$cudart" "$stage/lib/libcudart.so"; fi
 
 # The licences of what is shipped.
 cp LICENSE "$stage/licenses/xffl"
 for package in torch "${packages[@]}"; do
   places=("$site/$package"-*.dist-info)
   beside=${package#nvidia_}
-  beside=$site/nvidia/${beside%_cu13} # cuSPARSELt's licence
+  beside=$site/nvidia/${beside%_cu1[23]} # cuSPARSELt's licence
   if [ -d "$beside" ]; then places+=("$beside"); fi
   find "${places[@]}" -iname 'licen[sc]e*' -type f -print0 -o -iname 'notice*' -type f -print0 | sort -z | xargs -0 cat >"$stage/licenses/$package"
   [ -s "$stage/licenses/$package" ] || fail "no licence of $package in $site"
@@ -137,8 +149,8 @@ N
   if [ "$flavour" != cpu ]; then
     fmt -w 130 <<N
 
-Do not publish this bundle or hand it on. The licence of CUDA (Attachment A of nvidia_cublas) lists the files that an application may
-distribute. It does not list libcufile.so.0, libnvJitLink.so.13 and libnvshmem_host.so.3, which LibTorch and cuSPARSE cannot start without.
+Do not publish this bundle or hand it on. The licence of CUDA (Attachment A of ${packages[2]}) lists the files that an application may
+distribute. It does not list libcufile.so.0, libnvJitLink.so.${cudart##*.} and libnvshmem_host.so.3, which LibTorch and cuSPARSE cannot start without.
 scripts/package.sh has fetched them from PyPI for the person who started it, and for this person's use at a facility. Another person
 starts scripts/package.sh too.
 N

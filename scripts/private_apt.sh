@@ -1,12 +1,13 @@
 # Functions for scripts that need packages of another Debian or another architecture, without installing them. Sourced, not started.
 
-# private_apt FOLDER SUITE ARCHITECTURE: a state of apt in FOLDER with this machine's mirror and keys. apt checks signatures as usual.
+# private_apt FOLDER SUITE ARCHITECTURE [COMPONENT]: a state of apt in FOLDER with this machine's mirror and keys. apt checks signatures
+# as usual. COMPONENT: main (default), non-free, ...
 private_apt() {
   local mirror keyring=/usr/share/keyrings/debian-archive-keyring.gpg
   apt_folder=$1
   mkdir -p "$1"/{state/lists/partial,cache/archives/partial}
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -m1 '/debian/*$' || echo http://deb.debian.org/debian/)
-  echo "deb [signed-by=$keyring] $mirror $2 main" >"$1/sources.list"
+  echo "deb [signed-by=$keyring] $mirror $2 ${4:-main}" >"$1/sources.list"
   cat >"$1/apt.conf" <<A
 APT::Architecture "$3";
 APT::Architectures { "$3"; };

@@ -15,4 +15,9 @@ int oldest_driver(int cuda_major) {
   }
 }
 
+std::string_view flavour_for_driver(int driver, int cuda_major, std::string_view arch) {
+  // LibTorch for CUDA 12 exists for x86-64 only.
+  return cuda_major > 12 && driver >= oldest_driver(12) && arch == "x86_64" ? "cu128" : "cpu";
+}
+
 }  // namespace xffl::job

@@ -1,5 +1,7 @@
 #include "xffl/train/gpu_driver.h"
 
+#include <sys/utsname.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <regex>
@@ -7,6 +9,14 @@
 #include "xffl/job/cuda_driver.h"
 
 namespace xffl::train {
+namespace {
+
+std::string architecture() {
+  utsname machine{};
+  return ::uname(&machine) == 0 ? machine.machine : "";
+}
+
+}  // namespace
 
 std::filesystem::path driver_version_file() {
   const char* other = std::getenv("XFFL_DRIVER_VERSION_FILE");
@@ -30,7 +40,10 @@ std::string driver_problem(int cuda_version, const std::filesystem::path& versio
          ", and this xffl-train (CUDA " + cuda + ") needs " + std::to_string(oldest) +
          " or newer: set facilities.F.cuda_compat in xffl.yaml to the site's folder of CUDA's "
          "forward-compatibility libraries (with libcuda.so.1, such as .../cuda/" +
-         cuda + "/compat of NVIDIA's HPC SDK), or use the bundle of the flavour cpu there";
+         cuda + "/compat of NVIDIA's HPC SDK), or use the bundle of the flavour " +
+         std::string(
+             job::flavour_for_driver(std::stoi(match[1]), cuda_version / 1000, architecture())) +
+         " there";
 }
 
 }  // namespace xffl::train

@@ -153,7 +153,9 @@ class Judgement {
         works ? ""
               : "set " + key("cuda_compat") + " to the site's forward-compatibility folder (CUDA " +
                     std::to_string(major(toolkit())) +
-                    "'s `compat`, of its CUDA or HPC SDK module), or deploy the flavour cpu");
+                    "'s `compat`, of its CUDA or HPC SDK module), or deploy the flavour " +
+                    std::string(
+                        job::flavour_for_driver(major(node.driver), major(toolkit()), node.arch)));
   }
 
   void ranks() {

@@ -101,6 +101,9 @@ TEST(Judge, AnOldDriverNamesTheCompatibilityFolder) {
                                         "trainer needs 580 or newer -> set "
                                         "facilities.alba.cuda_compat to the site's "
                                         "forward-compatibility folder"));
+  EXPECT_THAT(bad.problems(), HasSubstr("or deploy the flavour cu128"));
+  bad.found.nodes[0].arch = "aarch64";
+  EXPECT_THAT(bad.problems(), HasSubstr("or deploy the flavour cpu"));
   EXPECT_THAT(bad.problems(),
               HasSubstr("E device: rank 0 on n0 and 7 other ranks: the driver is too old -> "));
 }
