@@ -2,7 +2,7 @@
 #
 # libarrow and libparquet are the "pyarrow" folder of the PyPI wheel: XFFL_ARROW_DIR, as a CMake or environment variable, else the folder
 # that scripts/bootstrap.sh installed. Without it, xffl-tokenize refuses Parquet and Arrow files (src/tokenize/no_table_format.cc).
-# XFFL_ARROW=ON makes its absence an error; OFF, as in packages, leaves it out.
+# XFFL_ARROW=ON, as in bundles, makes its absence an error; OFF, as in the Debian package, leaves it out.
 set(XFFL_ARROW AUTO CACHE STRING "Read Parquet and Arrow with the pyarrow wheel's libarrow: AUTO (if it is there), ON, OFF")
 set_property(CACHE XFFL_ARROW PROPERTY STRINGS AUTO ON OFF)
 set(XFFL_ARROW_FOUND FALSE)

@@ -23,6 +23,7 @@ if(NOT XFFL_BUNDLE_ARCH STREQUAL CMAKE_HOST_SYSTEM_PROCESSOR)
     string(APPEND torch _cu13)
   endif()
   set(XFFL_TORCH_DIR ${torch}/torch)
+  set(XFFL_ARROW_DIR ${deps}/${XFFL_BUNDLE_ARCH}_arrow/pyarrow)
   # The cross compiler searches its own, newer glibc's headers before the ones of a sysroot.
   execute_process(COMMAND ${triplet}-g++ -print-file-name=include OUTPUT_VARIABLE gcc_include OUTPUT_STRIP_TRAILING_WHITESPACE)
   execute_process(COMMAND ${triplet}-g++ -dumpversion OUTPUT_VARIABLE gcc_version OUTPUT_STRIP_TRAILING_WHITESPACE)

@@ -6,7 +6,7 @@ include(GNUInstallDirs)
 function(xffl_install_program name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "MANUAL" "" "")
   install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT ${name})
-  if(arg_MANUAL)
+  if(arg_MANUAL AND XFFL_MANUAL)
     set(pages ${CMAKE_BINARY_DIR}/manual/${name})
     add_custom_command(OUTPUT ${pages}/${name}.1 COMMAND ${CMAKE_COMMAND} -E rm -rf ${pages} COMMAND ${name} man ${pages}
                        DEPENDS ${name} VERBATIM)

@@ -168,10 +168,11 @@ if [ -z "${XFFL_TORCH_DIR:-}" ]; then
   fi
 fi
 
-# libarrow is the pyarrow wheel, for Parquet and Arrow files; packages are built without it.
-case "$profile" in build | test)
+# libarrow is the pyarrow wheel, for Parquet and Arrow files.
+arrow_version=26.0.1
+case "$profile" in build | test | package*)
   make_venv
-  installed pyarrow==26.0.1 || step "libarrow 26.0.1" pip_install --no-deps pyarrow==26.0.1 ;;
+  installed "pyarrow==$arrow_version" || step "libarrow $arrow_version" pip_install --no-deps "pyarrow==$arrow_version" ;;
 esac
 
 if [ "$profile" = test ]; then
@@ -235,14 +236,21 @@ case "$profile" in
       nvidia-nvjitlink==13.0.88 nvidia-nvshmem-cu13==3.4.5 nvidia-nvtx==13.0.85)
     ;;
 esac
-if [ -n "$aarch64_torch" ] && [ ! -e "$aarch64_torch/nvidia/cu13/lib/libcupti.so.13" ]; then
+install_for_aarch64() { # install_for_aarch64 NAME FOLDER PACKAGE...: the wheels for aarch64 in a new folder
+  local name=$1 folder=$2 platforms=() glibc
+  shift 2
   make_venv
-  rm -rf "$aarch64_torch"
-  platforms=()
+  rm -rf "$folder"
   for glibc in {17..28}; do platforms+=(--platform "manylinux_2_${glibc}_aarch64"); done
-  step "LibTorch $torch_version for aarch64" pip_install --no-deps --only-binary=:all: "${platforms[@]}" --platform manylinux2014_aarch64 \
+  step "$name for aarch64" pip_install --no-deps --only-binary=:all: "${platforms[@]}" --platform manylinux2014_aarch64 \
     --python-version "$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')" --implementation cp \
-    --target "$aarch64_torch" "${wheels[@]}"
+    --target "$folder" "$@"
+}
+if [ -n "$aarch64_torch" ] && [ ! -e "$aarch64_torch/nvidia/cu13/lib/libcupti.so.13" ]; then
+  install_for_aarch64 "LibTorch $torch_version" "$aarch64_torch" "${wheels[@]}"
+fi
+if [[ $profile == package-aarch64* ]] && [ ! -e "$deps/aarch64_arrow/pyarrow-$arrow_version.dist-info" ]; then
+  install_for_aarch64 "libarrow $arrow_version" "$deps/aarch64_arrow" "pyarrow==$arrow_version"
 fi
 case "$profile" in
   package | package-cu13 | package-cu128) step "Libraries of Debian 11" scripts/sysroot.sh ;;

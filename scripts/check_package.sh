@@ -47,6 +47,20 @@ inside $bin/xffl-train --version
 inside $bin/xffl-train info
 inside $bin/xffl-tokenize train --input /check/text.txt --vocab-size 300 --output /check/tokenizer >/dev/null
 inside $bin/xffl-tokenize encode $encode --output /check/bundle.tokens >/dev/null
+# JSON lines and the rows of a Parquet file give the same tokens.
+"$(realpath "${XFFL_DEPS_DIR:-.deps}")/venv/bin/python" - "$work/root/check" <<'P'
+import json
+import sys
+import pyarrow
+import pyarrow.parquet
+with open(sys.argv[1] + "/text.txt") as file:
+    rows = file.read().splitlines()
+pyarrow.parquet.write_table(pyarrow.table({"text": rows}), sys.argv[1] + "/rows.parquet", compression="zstd")
+with open(sys.argv[1] + "/rows.jsonl", "w") as file:
+    file.writelines(json.dumps({"text": row}) + "\n" for row in rows)
+P
+for kind in jsonl parquet; do inside $bin/xffl-tokenize encode ${encode/text.txt/rows.$kind} --output /check/$kind.tokens >/dev/null; done
+cmp "$work"/root/check/{jsonl,parquet}.tokens
 hash=$(inside $bin/xffl-train init --config /check/config.json --seed 1 --output /check/bundle-model 2>&1 | sed -n 's/.*sha256=\([0-9a-f]\{64\}\).*/\1/p')
 [ -n "$hash" ] || { echo "check_package: xffl-train init printed no sha256 of the model"; exit 1; }
 inside $bin/xffl-train evaluate --model /check/bundle-model --tokens /check/bundle.tokens --json >"$work/bundle.json"

@@ -72,8 +72,9 @@ scripts/build.sh "$preset"
 deps=$(realpath "${XFFL_DEPS_DIR:-.deps}")
 root=$deps/sysroot/$arch
 site=$(echo "$deps"/venv/lib/python3*/site-packages)
+arrow=$site
 if [ "$arch" = aarch64 ]; then
-  site=$deps/aarch64_torch
+  site=$deps/aarch64_torch arrow=$deps/aarch64_arrow
   [ "$flavour" = cpu ] || site+=_$flavour
 elif [ "$flavour" = cu128 ]; then
   site=$deps/torch_cu128
@@ -86,7 +87,7 @@ mkdir -p "$stage"/{bin,lib,licenses}
 cp "build/$preset/bin/"{xffl-train,xffl-tokenize} "$stage/bin/"
 
 # The libraries that the programs need, and those that they need in turn; glibc's are the host's.
-folders=("$site/torch/lib" "$site"/nvidia/*/lib "$root/usr/lib/$arch-linux-gnu" "$root/lib/$arch-linux-gnu")
+folders=("$arrow/pyarrow" "$site/torch/lib" "$site"/nvidia/*/lib "$root/usr/lib/$arch-linux-gnu" "$root/lib/$arch-linux-gnu")
 # libcuda.so.1 comes with the site's driver.
 host='^(ld-linux.*|lib(c|m|dl|pthread|rt|util|resolv|cuda)\.so\..*)$'
 find_library() { # find_library NAME: its path in the first folder that has it
@@ -118,8 +119,9 @@ if [ "$flavour" != cpu ]; then ln -s "$cudart" "$stage/lib/libcudart.so"; fi
 
 # The licences of what is shipped.
 cp LICENSE "$stage/licenses/xffl"
-for package in torch "${packages[@]}"; do
+for package in torch pyarrow "${packages[@]}"; do
   places=("$site/$package"-*.dist-info)
+  if [ "$package" = pyarrow ]; then places=("$arrow/$package"-*.dist-info); fi
   beside=${package#nvidia_}
   beside=$site/nvidia/${beside%_cu1[23]} # cuSPARSELt's licence
   if [ -d "$beside" ]; then places+=("$beside"); fi
@@ -143,7 +145,7 @@ if [ "$flavour" != cpu ]; then parts="NVIDIA's libraries for CUDA (nvidia_*), un
   fmt -w 130 <<N
 xffl $version, the programs of a facility (flavour $flavour, $arch).
 
-licenses/ has the licence of each part: xffl; LibTorch (torch); $parts; GCC's runtime libraries (GPL with the GCC Runtime Library
+licenses/ has the licence of each part: xffl; LibTorch (torch); Apache Arrow (pyarrow); $parts; GCC's runtime libraries (GPL with the GCC Runtime Library
 Exception)${zlib:+; zlib}; linked into the programs: OpenSSL, PCRE2, zstd, xxHash, SentencePiece, CLI11, nlohmann-json, spdlog, fmt and Gloo's headers.
 N
   if [ "$flavour" != cpu ]; then
