@@ -121,9 +121,9 @@ OMP_NUM_THREADS=1 "$own/xffl-train" --device cpu --job check/own-job/job.json >"
 cmp check/bundle.tokens check/own.tokens
 cmp check/bundle-model/model.safetensors check/own-model/model.safetensors
 same="tokens, model, update and loss"
-if [ -z "$emulator" ]; then
+if [ -z "$emulator" ] && [ $# -lt 2 ]; then
   cmp check/bundle-job/update/model.safetensors check/own-job/update/model.safetensors
-else # another architecture rounds otherwise
+else # another architecture rounds otherwise, and so does glibc from 2.41 on (expm1f)
   same="tokens, model and loss"
 fi
 python3 - "$where" "$work/bundle.json" "$work/own.json" <<'P'
