@@ -214,8 +214,7 @@ void read_all(const ParameterSource& source, const std::vector<llama::ParameterS
 void make_tied_head(LoadedModel& loaded, const LoadOptions& options) {
   const bool is_end = options.stage == 0 || options.stage + 1 == options.num_stages;
   if (!loaded.config.tie_word_embeddings || options.num_stages == 1 || !is_end) return;
-  const bool is_trained =
-      options.with_gradients && !loaded.specs.empty() && loaded.specs.front().unit == 0;
+  const bool is_trained = options.with_gradients && trains_embedding(loaded);
   const shard::FlatOptions flat = flat_options(options, !is_trained);
   loaded.tied_head =
       std::make_unique<TiedHead>(*loaded.model, *options.groups.stages,
@@ -370,6 +369,11 @@ int64_t num_trained(const LoadedModel& loaded) {
   int64_t count = 0;
   for (const llama::ParameterSpec& spec : loaded.specs) count += spec.num_elements();
   return count;
+}
+
+bool trains_embedding(const LoadedModel& loaded) {
+  return std::any_of(loaded.specs.begin(), loaded.specs.end(),
+                     [](const llama::ParameterSpec& spec) { return spec.unit == 0; });
 }
 
 }  // namespace xffl::train

@@ -84,10 +84,16 @@ int64_t logits_bytes(const checkpoint::LlamaConfig& config, const job::TrainingS
   return rows * config.vocab_size * width_of(training.precision);
 }
 
-// The last of several stages copies a tied head.
-bool has_tied_copy(const checkpoint::LlamaConfig& config, const StageLoad& stage) {
-  return config.tie_word_embeddings && stage.units.first > 0 &&
-         stage.units.end > config.num_layers + 1;
+// The last of several stages copies a tied head. It sends the gradient of a trained head to the
+// first stage, which has a buffer for it.
+void add_tied_head(MemoryPlan& plan, const checkpoint::LlamaConfig& config,
+                   const job::TrainingSpec& training, const StageLoad& stage) {
+  const bool is_first = stage.units.first == 0;
+  const bool is_last = stage.units.end > config.num_layers + 1;
+  if (!config.tie_word_embeddings || is_first == is_last) return;
+  const int64_t elements = config.vocab_size * config.hidden_size;
+  if (is_last) plan.parameters += elements * width_of(training.precision);
+  if (stage.trains_embedding) plan.gradients += elements * width_of(training.gradient_dtype);
 }
 
 // CUDA's context and LibTorch's kernels, which CUDA loads at their first use.
@@ -176,11 +182,7 @@ MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatL
   const int64_t gradient_width = width_of(training.gradient_dtype);
   const bool gradients_split = split && sharded.gradients;
   plan.gradients = (gradients_split ? part : whole) * gradient_width;
-  if (has_tied_copy(config, stage)) {
-    const int64_t copy = config.vocab_size * config.hidden_size;
-    plan.parameters += copy * width;
-    plan.gradients += copy * gradient_width;
-  }
+  add_tied_head(plan, config, training, stage);
   if (transient) plan.buffers += pooled_elements(layout) * width;
   if (gradients_split) plan.buffers += pooled_elements(layout) * gradient_width;
   if (split && device.is_cpu()) plan.buffers += pooled_elements(layout) * gradient_width;

@@ -41,6 +41,7 @@ struct MemoryPlan {
 struct StageLoad {
   UnitRange units{0, INT_MAX};
   int64_t in_flight = 1;
+  bool trains_embedding = true;
 };
 
 /// Plans for micro-batches of at most `positions` tokens a sequence. `layout` has the number of

@@ -215,8 +215,9 @@ class JobRun {
     const auto layout_of = [&](const std::vector<llama::ParameterSpec>& specs) {
       return shard::FlatLayout(flat_parameters_of(specs, units), shard_groups_->num_shards());
     };
-    MemoryPlan plan = plan_memory(outline.config, layout_of(outline.specs), training,
-                                  data_->dataset().longest(), {units, in_flight}, context_.device);
+    MemoryPlan plan =
+        plan_memory(outline.config, layout_of(outline.specs), training, data_->dataset().longest(),
+                    {units, in_flight, trains_embedding(outline)}, context_.device);
     if (!outline.frozen_specs.empty())
       add_frozen(plan, layout_of(outline.frozen_specs), training, context_.device);
     const bool is_end = pipeline_->is_first() || pipeline_->is_last();

@@ -189,6 +189,26 @@ TEST(MemoryPlan, WithAnAdapterTheModelHasValuesOnly) {
   EXPECT_LT(static_cast<double>(plan.masters + plan.moments + plan.gradients), 0.2e9);
 }
 
+TEST(MemoryPlan, BothEndsOfAPipelineHoldATrainedTiedHead) {
+  checkpoint::LlamaConfig config = llama_7b();
+  config.tie_word_embeddings = true;
+  const auto head_bytes = [&](UnitRange units, bool trained) {
+    job::TrainingSpec training;
+    training.precision = job::FloatType::kBfloat16;
+    const shard::FlatLayout layout(flat_parameters_of(llama::parameter_specs(config), units), 1);
+    const MemoryPlan plan = plan_memory(config, layout, training, 2048, {units, 1, trained});
+    const int64_t own = layout.total_size();
+    return std::pair(plan.parameters - 2 * own, plan.gradients - 4 * own);
+  };
+  const int64_t elements = int64_t{32000} * 4096;
+  EXPECT_EQ(head_bytes({0, 17}, true), std::pair(int64_t{0}, 4 * elements)) << "to receive";
+  EXPECT_EQ(head_bytes({17, 34}, true), std::pair(2 * elements, 4 * elements));
+  EXPECT_EQ(head_bytes({0, 17}, false), std::pair(int64_t{0}, int64_t{0}));
+  EXPECT_EQ(head_bytes({17, 34}, false), std::pair(2 * elements, int64_t{0}));
+  EXPECT_EQ(head_bytes({1, 17}, true), std::pair(int64_t{0}, int64_t{0})) << "between the ends";
+  EXPECT_EQ(head_bytes({0, 34}, true), std::pair(int64_t{0}, int64_t{0})) << "one stage";
+}
+
 checkpoint::LlamaConfig llama_8b() {
   checkpoint::LlamaConfig config = llama_7b();
   config.vocab_size = 128256;

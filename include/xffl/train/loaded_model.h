@@ -123,5 +123,6 @@ class ParameterSource {
 LoadOptions load_options(const job::JobSpec& spec, at::Device device, const shard::Groups& groups);
 
 int64_t num_trained(const LoadedModel& loaded);
+bool trains_embedding(const LoadedModel& loaded);
 
 }  // namespace xffl::train
