@@ -91,13 +91,8 @@ Problem check_pipeline(const TrainingSpec& training, int world_size) {
             "': gradients would be reduced, and parameters gathered, for each of a pipeline's many "
             "micro-batches: use none or optimizer");
   }
-  const std::string other = training.lora.rank > 0      ? "lora"
-                            : !training.freeze.empty()  ? "freeze"
-                            : training.groups.count > 1 ? "groups"
-                                                        : "";
-  if (other.empty()) return {};
-  return unsupported("pipeline.stages",
-                     given + ", with training." + other + ": not supported together");
+  if (training.groups.count == 1) return {};
+  return unsupported("pipeline.stages", given + ", with training.groups: not supported together");
 }
 
 Problem check_early_stop(const TrainingSpec& training, size_t num_validation_sets) {

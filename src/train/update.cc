@@ -125,6 +125,8 @@ shard::UnitState MasterStream::gather(int unit) {
   const auto stage = static_cast<int>(
       std::find_if(model_.stages.begin(), model_.stages.end(), holds_unit) - model_.stages.begin());
   shard::UnitState whole;
+  // An embedding, head or frozen block without trained parameters.
+  if (layout_.units()[static_cast<size_t>(unit)].size == 0) return whole;
   if (stage == pipeline_.stage()) whole = model_.parameters->gather_masters(unit);
   if (stage == 0 || pipeline_.data().rank() != 0) return whole;
   if (stage == pipeline_.stage()) {

@@ -38,14 +38,15 @@ std::string problems_of(const std::string& keys, const std::string& own = "") {
 TEST(Supported, AcceptsSupportedTrainings) {
   EXPECT_EQ(problems_of("sharding: full"), "");
   EXPECT_EQ(problems_of("sharding: hybrid"), "") << "groups of a machine's ranks";
+  EXPECT_EQ(problems_of("pipeline: {stages: 2}\n  freeze: ['*norm*']"), "");
+  EXPECT_EQ(problems_of("pipeline: {stages: 2}\n  lora: {rank: 4}"), "");
   EXPECT_EQ(problems_of("groups: {count: 2, exchange: weights, interval: 2}"), "");
 }
 
 TEST(Supported, ProblemsAreReportedAtTheKey) {
   const Wrong wrongs[] = {
-      {"pipeline: {stages: 2}\n  lora: {rank: 4}", "7",
-       "training.pipeline.stages is 2, with training.lora: not supported together"},
-      {"pipeline: {stages: 2}\n  freeze: ['*norm*']", "7", "with training.freeze: not supported"},
+      {"pipeline: {stages: 2}\n  groups: {count: 2}", "7",
+       "training.pipeline.stages is 2, with training.groups: not supported together"},
       {"pipeline: {stages: 2}\n  sharding: full", "7", "with sharding 'full'"},
       {"groups: {count: 2, exchange: gradients, interval: 3}", "7",
        "training.groups.interval is 3, but gradients are exchanged in every step"},

@@ -86,15 +86,17 @@ def test_rank_stabilized_adapters(setting):
         assert (mine - other).abs().max() < 1e-6, name
 
 
-@pytest.mark.parametrize("variant,modules", [("plain", ["q_proj", "v_proj"]), ("everything", ALL), ("biased", ALL[3:]),
-                                             ("mistral_window", ALL), ("qwen2_tied", ALL), ("qwen3", ALL)],
-                         ids=["plain", "everything", "biased", "mistral_window", "qwen2_tied", "qwen3"])
-def test_twenty_steps(setting, variant, modules):
+@pytest.mark.parametrize("variant,modules,stages", [
+    ("plain", ["q_proj", "v_proj"], 1), ("everything", ALL, 1), ("biased", ALL[3:], 1), ("mistral_window", ALL, 1),
+    ("qwen2_tied", ALL, 1), ("qwen3", ALL, 1), ("plain", ALL, 2), ("qwen3_tied", ALL, 4)],
+    ids=["plain", "everything", "biased", "mistral_window", "qwen2_tied", "qwen3", "two_stages", "four_stages"])
+def test_twenty_steps(setting, variant, modules, stages):
     folder, sequences, tokens, job = setting
-    path = job(f"peft-{variant}", variant, lora(modules=modules), steps=20, weight_decay=0.1)
-    losses, norms, model = peft_training(folder / variant, folder / f"peft-{variant}-input", sequences, 20, 2e-3, 0.1, 1.0)
+    name = f"peft-{variant}-{stages}"
+    path = job(name, variant, lora(modules=modules), steps=20, weight_decay=0.1, pipeline=dict(stages=stages, schedule="1f1b"))
+    losses, norms, model = peft_training(folder / variant, folder / f"{name}-input", sequences, 20, 2e-3, 0.1, 1.0)
     assert losses[-1] < losses[0] - 0.05, "the reference itself should learn"
-    found = harness.train(path)
+    found = harness.train(path, stages)
     assert len(found.losses) == 20
     for mine, loss, norm in zip(found.metrics, losses, norms):
         assert abs(mine["loss"] - loss) < harness.TOLERANCE["lora_loss"]

@@ -82,6 +82,58 @@ def test_evaluation_only(setting):
     expect_same(setting.train(4, pipeline=pipeline(2), steps=0), setting.train(2, steps=0))
 
 
+ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+def adapters(**changes):
+    return dict(learning_rate=1e-2, lora=dict(rank=3, alpha=6.0, dropout=0.0, target_modules=ALL) | changes)
+
+
+DROPOUT = adapters(dropout=0.3)
+LORA = {
+    "two_stages": (2, 2, {}),
+    "four_stages_gpipe": (4, 4, dict(schedule="gpipe")),
+    "stages_without_adapters": (6, 6, {}),  # the embedding's, and the head's
+    "data_ranks": (4, 2, {}),
+    "data_ranks_sharded": (4, 2, dict(sharding="optimizer")),
+    "dropout": (2, 2, DROPOUT),
+    "dropout_gpipe_recompute": (4, 4, dict(schedule="gpipe", recompute="full") | DROPOUT),
+    "dropout_cheap_sharded": (4, 2, dict(recompute="cheap", sharding="optimizer") | DROPOUT),
+    "bf16": (2, 2, dict(precision="bf16")),
+    "fp16": (2, 2, dict(precision="fp16")),
+    "delta": (2, 2, dict(update_kind="delta", update_dtype="bf16")),
+    "offload": (2, 2, dict(offload="optimizer")),
+    "proximal": (2, 2, dict(proximal=0.1)),
+    "evaluation_only": (2, 2, dict(steps=0)),
+}
+
+
+@pytest.mark.parametrize("name", LORA)
+def test_adapters_have_the_bits_of_one_stage(setting, name):
+    world_size, stages, changes = LORA[name]
+    changes = adapters() | changes
+    schedule = changes.pop("schedule", "1f1b")
+    expected = setting.train(world_size // stages, **{**changes, "sharding": "none"})
+    expect_same(setting.train(world_size, pipeline=pipeline(stages, schedule), **changes), expected)
+    assert changes.get("steps") == 0 or expected.losses[-1] < expected.losses[0] - 0.01, "the adapter should learn"
+
+
+FROZEN = {
+    "embedding": (2, 2, dict(freeze=["model.embed_tokens.*"])),
+    "a_whole_stage": (2, 2, dict(freeze=["model.embed_tokens.*", "model.layers.0.*", "model.layers.1.*"])),
+    "the_last_stage_sharded": (4, 2, dict(freeze=["model.layers.[23].*", "model.norm.*", "lm_head.*"], sharding="optimizer")),
+    "delta": (4, 4, dict(freeze=["*.mlp.*", "*norm*"], update_kind="delta", precision="bf16")),
+}
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_frozen_parameters_have_the_bits_of_one_stage(setting, name):
+    world_size, stages, changes = FROZEN[name]
+    expected = setting.train(world_size // stages, **{**changes, "sharding": "none"})
+    assert expected.losses[-1] < expected.losses[0] - 0.01
+    expect_same(setting.train(world_size, pipeline=pipeline(stages), **changes), expected)
+
+
 def steps_done(job):
     metrics = job.parent / "metrics.jsonl"
     return metrics.read_text().count("\n") if metrics.exists() else 0
@@ -109,13 +161,14 @@ def test_a_stop_of_one_rank_stops_all(setting, rank):
     assert report["update_sha256"] == expected.report["update_sha256"]
 
 
+@pytest.mark.parametrize("more", [{}, DROPOUT], ids=["whole", "adapters"])
 @pytest.mark.parametrize("first,second", [((2, 2), (2, 2)), ((2, 2), (2, 1)), ((2, 1), (4, 2)), ((4, 2), (2, 2))],
                          ids=["same", "fewer_stages", "more_stages", "other_ranks"])
-def test_a_killed_job_resumes_with_any_number_of_stages(setting, first, second):
+def test_a_killed_job_resumes_with_any_number_of_stages(setting, first, second, more):
     """(ranks, stages) of the attempts."""
     steps = 24
-    name = f"killed{first}{second}".translate(str.maketrans("", "", "(), "))
-    changes = dict(steps=steps, checkpoint_interval=5, sharding="optimizer")
+    name = f"killed{first}{second}".translate(str.maketrans("", "", "(), ")) + "-".join(more)
+    changes = dict(steps=steps, checkpoint_interval=5, sharding="optimizer", **more)
     job = setting.job(name, pipeline=pipeline(first[1]), **changes)
     harness.kill_at(15, job, first[0])
     done = max(int(folder.name[5:]) for folder in (job.parent.parent / "state").glob("step-????????"))
@@ -123,7 +176,7 @@ def test_a_killed_job_resumes_with_any_number_of_stages(setting, first, second):
     again = harness.train(setting.job(name, attempt=2, pipeline=pipeline(second[1]), **changes), second[0])
     assert any(f"resumed from a checkpoint  steps={done}" in output for output in again.output)
     if first[0] // first[1] == second[0] // second[1]:  # the same data ranks: the same sums
-        expect = setting.train(first[0] // first[1], steps=steps)
+        expect = setting.train(first[0] // first[1], steps=steps, **more)
         assert again.losses == expect.losses[-len(again.losses):] and len(again.losses) == steps - done
         assert again.report["update_sha256"] == expect.report["update_sha256"]
 
@@ -133,7 +186,6 @@ INVALID = {
     "units": (8, dict(pipeline=pipeline(8)), "the model has 6 units"),
     "full": (2, dict(pipeline=pipeline(2), sharding="full"), "with sharding 'full'"),
     "gradients": (2, dict(pipeline=pipeline(2), sharding="gradients"), "with sharding 'gradients'"),
-    "freeze": (2, dict(pipeline=pipeline(2), freeze=["*norm*"]), "freeze"),
 }
 
 
@@ -187,6 +239,15 @@ def test_a_tied_head_has_the_losses_of_one_stage(tied, name):
     for key, value in mine.items():
         tolerance = 2e-3 if key.endswith("k_proj.bias") else 2e-4
         assert (value - theirs[key]).norm() < tolerance * theirs[key].norm(), key
+
+
+@pytest.mark.parametrize("more", [adapters(), dict(freeze=["model.embed_tokens.*"])], ids=["adapters", "frozen"])
+def test_a_tied_head_that_is_not_trained_has_the_bits_of_one_stage(tied, more):
+    train, _ = tied
+    name = "-".join(more)
+    expected = train(f"alone-{name}", 1, **more)
+    for number, changes in enumerate([dict(), dict(recompute="full", offload="optimizer")]):
+        expect_same(train(f"two-{name}-{number}", 2, pipeline=pipeline(2), **more, **changes), expected)
 
 
 def test_a_tied_head_is_near_in_bf16(tied):
