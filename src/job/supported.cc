@@ -103,13 +103,6 @@ Problem check_early_stop(const TrainingSpec& training, size_t num_validation_set
       "training.early_stop_patience needs training.validation_interval and a validation set");
 }
 
-Problem check_adapters(const TrainingSpec& training) {
-  if (training.lora.rank == 0 || training.freeze.empty()) return {};
-  return unsupported(
-      "freeze",
-      "training.freeze together with training.lora: with adapters all else is frozen anyway");
-}
-
 // The first key of the optimizer's state that is not float32, with its value; empty when all keys
 // are float32.
 std::pair<std::string, std::string_view> narrow_key(const TrainingSpec& training) {
@@ -183,7 +176,6 @@ std::optional<Unsupported> find_unsupported(const TrainingSpec& training,
   if (Problem found = check_groups(training, ranks.all)) return found;
   if (Problem found = check_pipeline(training, ranks.all)) return found;
   if (Problem found = check_early_stop(training, num_validation_sets)) return found;
-  if (Problem found = check_adapters(training)) return found;
   const int64_t data_ranks = ranks.all / (training.groups.count * training.pipeline.stages);
   if (Problem found = check_storage(training, data_ranks)) return found;
   return check_shard_groups(training, static_cast<int>(data_ranks), ranks.on_a_machine);

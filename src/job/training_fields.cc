@@ -202,7 +202,7 @@ const FieldTable& training_fields() {
             "keep the optimizer's moments at the facility from one round to the next"),
       field("freeze", &T::freeze,
             "parameters that are not trained, by their names in the model's files; * and ? match "
-            "any characters",
+            "any characters; with lora, the adapters of these matrices",
             {.max = 500,
              .pattern = "[A-Za-z0-9_.*?]{1,500}",
              .shape = "a parameter's name, such as 'model.embed_tokens.*'",

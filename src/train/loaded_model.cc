@@ -5,10 +5,13 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "host_copies.h"
 #include "xffl/base/error.h"
@@ -19,31 +22,68 @@
 namespace xffl::train {
 namespace {
 
+constexpr std::string_view kAdapterPrefix = "base_model.model.";
+
+bool is_of_adapter(const llama::ParameterSpec& spec) {
+  return spec.name.starts_with(kAdapterPrefix);
+}
+
+// Returns the names by which a pattern can freeze a parameter. An adapter's parameter has two: its
+// own, as a part of the model, and the name of the matrix that it adapts.
+std::vector<std::string> names_of(const llama::ParameterSpec& spec) {
+  if (!is_of_adapter(spec)) return {spec.name};
+  const std::string name = spec.name.substr(kAdapterPrefix.size());
+  return {name, name.substr(0, name.find(".lora_")) + ".weight"};
+}
+
+// Patterns of names, as in fnmatch(3).
+class FreezePatterns {
+ public:
+  explicit FreezePatterns(const std::vector<std::string>& patterns)
+      : patterns_(patterns), used_(patterns.size()) {}
+
+  bool match(const llama::ParameterSpec& spec) {
+    bool matched = false;
+    for (const std::string& name : names_of(spec)) {
+      for (size_t i = 0; i < used_.size(); ++i) {
+        if (::fnmatch(patterns_[i].c_str(), name.c_str(), 0) != 0) continue;
+        matched = used_[i] = true;
+      }
+    }
+    return matched;
+  }
+
+  // Throws kConfig for a pattern that has matched nothing.
+  void check_used() const {
+    for (size_t i = 0; i < used_.size(); ++i)
+      if (!used_[i])
+        throw Error(ErrorKind::kConfig, "training.freeze: '" + log::printable(patterns_[i], 200) +
+                                            "' matches no parameter of the model (a name is like "
+                                            "model.layers.0.mlp.up_proj.weight; * matches any "
+                                            "text)");
+  }
+
+ private:
+  const std::vector<std::string>& patterns_;
+  std::vector<bool> used_;
+};
+
 // Fills loaded.specs with the trained parameters and loaded.frozen_specs with the others.
 void split_trained_and_frozen(const std::vector<llama::ParameterSpec>& all,
                               const LoadOptions& options, LoadedModel& loaded) {
-  if (options.lora) {
-    loaded.specs = llama::adapter_specs(loaded.config, *options.lora);
-    loaded.frozen_specs = all;
-    return;
-  }
-  std::vector<bool> used(options.freeze.size());
+  FreezePatterns freeze(options.freeze);
   for (const llama::ParameterSpec& spec : all) {
-    bool frozen = false;
-    for (size_t i = 0; i < used.size(); ++i) {
-      if (::fnmatch(options.freeze[i].c_str(), spec.name.c_str(), 0) != 0) continue;
-      frozen = used[i] = true;
-    }
+    const bool frozen = freeze.match(spec) || options.lora.has_value();
     (frozen ? loaded.frozen_specs : loaded.specs).push_back(spec);
   }
-  for (size_t i = 0; i < used.size(); ++i)
-    if (!used[i])
-      throw Error(ErrorKind::kConfig, "training.freeze: '" +
-                                          log::printable(options.freeze[i], 200) +
-                                          "' matches no parameter of the model (a name is like "
-                                          "model.layers.0.mlp.up_proj.weight; * matches any text)");
+  if (options.lora)
+    for (const llama::ParameterSpec& spec : llama::adapter_specs(loaded.config, *options.lora))
+      (freeze.match(spec) ? loaded.frozen_specs : loaded.specs).push_back(spec);
+  freeze.check_used();
   if (loaded.specs.empty())
-    throw Error(ErrorKind::kConfig, "training.freeze: all parameters are frozen, none is trained");
+    throw Error(ErrorKind::kConfig, "training.freeze: all parameters" +
+                                        std::string(options.lora ? " of the adapter" : "") +
+                                        " are frozen, none is trained");
 }
 
 shard::FlatOptions flat_options(const LoadOptions& options, bool frozen) {
@@ -77,32 +117,31 @@ void add_to_shares(Shares& shares, shard::FlatParameters& parameters, bool train
   }
 }
 
-// Returns the weights of the specs `wanted`, in the order of `wanted`.
-std::vector<llama::Weight*> weights_of(llama::Model& model,
-                                       const std::vector<llama::ParameterSpec>& all,
-                                       const std::vector<llama::ParameterSpec>& wanted) {
-  std::vector<llama::Weight*> weights;
-  size_t i = 0;
-  for (const llama::ParameterSpec& spec : wanted) {
-    while (all[i].name != spec.name) ++i;
-    weights.push_back(&model.weights(spec.unit)[i - model.unit_begin(spec.unit)]);
-  }
+using WeightsByName = std::map<std::string, llama::Weight*>;
+
+WeightsByName weights_by_name(LoadedModel& loaded) {
+  WeightsByName weights;
+  llama::Model& model = *loaded.model;
+  size_t next = 0;
+  for (const llama::ParameterSpec& spec : llama::parameter_specs(loaded.config))
+    weights[spec.name] = &model.weights(spec.unit)[next++ - model.unit_begin(spec.unit)];
+  if (!loaded.lora) return weights;
+  next = 0;
+  for (const llama::ParameterSpec& spec : llama::adapter_specs(loaded.config, *loaded.lora))
+    weights[spec.name] = &model.adapter_weights()[next++];
   return weights;
 }
 
 Shares make_shares(LoadedModel& loaded) {
-  const std::vector<llama::ParameterSpec> all = llama::parameter_specs(loaded.config);
+  const WeightsByName weights = weights_by_name(loaded);
+  const auto weights_of = [&](const std::vector<llama::ParameterSpec>& specs) {
+    std::vector<llama::Weight*> found;
+    for (const llama::ParameterSpec& spec : specs) found.push_back(weights.at(spec.name));
+    return found;
+  };
   Shares shares(static_cast<size_t>(loaded.model->num_units()));
-  std::vector<llama::Weight*> trained;
-  if (loaded.lora) {
-    for (llama::Weight& weight : loaded.model->adapter_weights()) trained.push_back(&weight);
-  } else {
-    trained = weights_of(*loaded.model, all, loaded.specs);
-  }
-  add_to_shares(shares, *loaded.parameters, true, trained);
-  if (loaded.frozen)
-    add_to_shares(shares, *loaded.frozen, false,
-                  weights_of(*loaded.model, all, loaded.frozen_specs));
+  add_to_shares(shares, *loaded.parameters, true, weights_of(loaded.specs));
+  if (loaded.frozen) add_to_shares(shares, *loaded.frozen, false, weights_of(loaded.frozen_specs));
   return shares;
 }
 
@@ -171,8 +210,8 @@ void read_to_device(const ParameterSource& source, const llama::ParameterSpec& s
   std::span<const std::byte> bytes;
   at::ScalarType dtype = at::kFloat;
   size_t width = sizeof(float);
-  const auto& files = source.files();
-  if (files) {
+  const checkpoint::ModelFolder* const files = source.files_of(spec);
+  if (files != nullptr) {
     const checkpoint::Dtype stored = files->spec(spec.name).dtype;
     width = checkpoint::size_bytes(stored);
     bytes = files->data(spec.name);
@@ -181,7 +220,7 @@ void read_to_device(const ParameterSource& source, const llama::ParameterSpec& s
   }
   const auto fill = [&](int64_t begin, std::span<std::byte> to) {
     const auto count = to.size() / width;
-    if (!files)
+    if (files == nullptr)
       return source.read(spec, range.begin + begin, {reinterpret_cast<float*>(to.data()), count});
     const auto from = bytes.subspan(static_cast<size_t>(range.begin + begin) * width, to.size());
     std::copy(from.begin(), from.end(), to.begin());
@@ -242,14 +281,19 @@ void check_adapter(const LoadOptions& options, const checkpoint::LlamaConfig& co
 }  // namespace
 
 ParameterSource::ParameterSource(const std::filesystem::path& folder, const LoadOptions& options)
-    : seed_(options.lora_seed) {
-  if (!options.lora) files_.emplace(folder);
-  if (options.lora && !options.adapter.empty()) files_.emplace(options.adapter);
+    : base_(folder), seed_(options.lora_seed) {
+  if (options.lora && !options.adapter.empty()) adapter_.emplace(options.adapter);
+}
+
+const checkpoint::ModelFolder* ParameterSource::files_of(const llama::ParameterSpec& spec) const {
+  if (!is_of_adapter(spec)) return &base_;
+  return adapter_ ? &*adapter_ : nullptr;
 }
 
 void ParameterSource::read(const llama::ParameterSpec& spec, int64_t begin,
                            std::span<float> out) const {
-  if (files_) return llama::read_parameter(*files_, spec, begin, out);
+  if (const auto* const files = files_of(spec))
+    return llama::read_parameter(*files, spec, begin, out);
   checkpoint::initialize_lora({spec.name, checkpoint::Dtype::kF32, spec.shape}, seed_, begin, out);
 }
 
@@ -330,8 +374,9 @@ LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& o
   loaded.model = std::make_unique<llama::Model>(
       loaded.config, std::vector<llama::Weight>(num_weights), std::move(model_options));
   loaded.model->set_hooks(make_hooks(loaded));
-  read_all(ParameterSource(folder, options), loaded.specs, *loaded.parameters);
-  if (loaded.frozen) read_all(ParameterSource(folder), loaded.frozen_specs, *loaded.frozen);
+  const ParameterSource source(folder, options);
+  read_all(source, loaded.specs, *loaded.parameters);
+  if (loaded.frozen) read_all(source, loaded.frozen_specs, *loaded.frozen);
   make_tied_head(loaded, options);
   return loaded;
 }

@@ -35,7 +35,6 @@ class UpdateValues {
         dtype_(to_dtype(spec.update_dtype)),
         model_(model),
         masters_(masters),
-        base_(spec.base_model_path),
         input_(spec.base_model_path, loaded_with) {}
 
   llama::Values operator()(const llama::ParameterSpec& spec) {
@@ -55,7 +54,7 @@ class UpdateValues {
   llama::Values frozen(const llama::ParameterSpec& spec) const {
     llama::Values values;
     values.read = [this, &spec](int64_t begin, std::span<float> out) {
-      if (!is_delta_) return base_.read(spec, begin, out);
+      if (!is_delta_) return input_.read(spec, begin, out);
       std::fill(out.begin(), out.end(), 0.0f);
     };
     return values;
@@ -74,7 +73,6 @@ class UpdateValues {
   at::ScalarType dtype_;
   const LoadedModel& model_;
   MasterStream& masters_;
-  ParameterSource base_;
   ParameterSource input_;
   size_t next_ = 0;  // trained parameter
 };
@@ -207,7 +205,8 @@ std::string write_update(const job::JobSpec& spec, const LoadOptions& loaded_wit
   make_dirs(temporary);
   UpdateValues values(spec, loaded_with, model, masters);
   const std::vector<llama::ParameterSpec> specs =
-      model.lora ? model.specs : llama::parameter_specs(model.config);
+      model.lora ? llama::adapter_specs(model.config, *model.lora)
+                 : llama::parameter_specs(model.config);
   const auto value = [&](size_t i) {
     before_tensor();
     return values(specs[i]);

@@ -56,10 +56,10 @@ void prepare_input_models(const job::JobSpec& spec);
 
 /// Writes `spec.update_path` by rename, with its manifest, and returns the manifest's root hash. A
 /// delta is trained minus input weights, both in float32, rounded once. A frozen parameter has a
-/// delta of zero and the weights of the base model's files. Replaces an incomplete or unreported
-/// update. Calls `before_tensor` before each tensor; its exceptions end the writing. Rank 0 calls
-/// write_update() while the other ranks finish() their streams; write_update() always finishes rank
-/// 0's stream.
+/// delta of zero and the weights of the input model or adapter. Replaces an incomplete or
+/// unreported update. Calls `before_tensor` before each tensor; its exceptions end the writing.
+/// Rank 0 calls write_update() while the other ranks finish() their streams; write_update() always
+/// finishes rank 0's stream.
 std::string write_update(const job::JobSpec& spec, const LoadOptions& loaded_with,
                          const LoadedModel& model, MasterStream& masters,
                          const std::function<void()>& before_tensor);

@@ -40,6 +40,7 @@ TEST(Supported, AcceptsSupportedTrainings) {
   EXPECT_EQ(problems_of("sharding: hybrid"), "") << "groups of a machine's ranks";
   EXPECT_EQ(problems_of("pipeline: {stages: 2}\n  freeze: ['*norm*']"), "");
   EXPECT_EQ(problems_of("pipeline: {stages: 2}\n  lora: {rank: 4}"), "");
+  EXPECT_EQ(problems_of("lora: {rank: 4}\n  freeze: ['*.lora_A.weight']"), "");
   EXPECT_EQ(problems_of("groups: {count: 2, exchange: weights, interval: 2}"), "");
 }
 
@@ -55,7 +56,6 @@ TEST(Supported, ProblemsAreReportedAtTheKey) {
       {"masters: split\n  precision: fp32", "7",
        "training.masters is split, but training.precision is fp32: only with bf16"},
       {"moment_dtype: bf16\n  precision: fp32", "7", "training.moment_dtype is bf16, but"},
-      {"lora: {rank: 4}\n  freeze: ['*norm*']", "8", "training.freeze together with training.lora"},
       {"precision: bf16\n  masters: none\n  groups: {count: 2}", "8",
        "training.masters is none, with training.groups that exchange weights"},
       {"attention: flash\n  precision: fp32", "7",

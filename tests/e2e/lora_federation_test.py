@@ -171,11 +171,33 @@ def continue_from(folder, adapter):
     assert losses[1] < losses[0], losses
 
 
+def freeze_a(folder):
+    """Facilities that train B alone, one of them in a pipeline, average the adapters' products: A keeps its bits."""
+    folder.mkdir()
+    make_project(folder, rounds=2)
+    path = folder / "xffl.yaml"
+    text = path.read_text()
+    assert "lora: {" in text and "  brno: {" in text
+    path.write_text(text.replace("lora: {", "freeze: '*.lora_A.weight', lora: {")
+                    .replace("  brno: {", "  brno: {world_size: 2, training: {pipeline: {stages: 2}}, "))
+    run(BIN / "xffl", "run", "-p", folder)
+    rounds = [tensors(folder / f"runs/0001/r{number:04d}/global/adapter_model.safetensors") for number in range(3)]
+    for name, values in rounds[0].items():
+        assert (values == rounds[2][name]) == ("lora_A" in name) == (values == rounds[1][name]), name
+    report = json.loads((folder / "runs/0001/r0002/brno/report.json").read_text())
+    assert report["world_size"] == 2, report
+    current, val = folder / "runs/0001/CURRENT", folder / "val.tokens"
+    with_adapter, without = nll(folder / "model", val, "--adapter", current), nll(folder / "model", val)
+    assert with_adapter < without - 0.01, (with_adapter, without)
+    assert verified(folder)[1] == []
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
         adapter = federate(pathlib.Path(name) / "deltas", "delta")
         continue_from(pathlib.Path(name) / "continued", adapter)
         federate(pathlib.Path(name) / "weights", "weights")
+        freeze_a(pathlib.Path(name) / "frozen")
         # A killed and continued run has the same adapter.
         folder = pathlib.Path(name) / "killed"
         folder.mkdir()

@@ -58,8 +58,11 @@ def setting(tmp_path_factory):
     return folder, sequences, tokens, job
 
 
-def peft_training(base, adapter, sequences, steps, learning_rate, decay, max_norm):
+def peft_training(base, adapter, sequences, steps, learning_rate, decay, max_norm, freeze=lambda name: False):
     model = load_with(base, adapter, trainable=True)
+    for name, parameter in model.named_parameters():
+        if freeze(name):
+            parameter.requires_grad_(False)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=learning_rate, betas=(0.9, 0.95), eps=1e-8, weight_decay=decay)
     losses, norms = [], []
@@ -108,6 +111,63 @@ def test_twenty_steps(setting, variant, modules, stages):
     assert sorted(mine) == sorted(theirs)
     for name, value in mine.items():
         assert (value - theirs[name]).norm() < harness.TOLERANCE["adapter"] * theirs[name].norm(), name
+
+
+FREEZE = {
+    "layer": (["model.layers.0.*"], lambda name: ".layers.0." in name),
+    "lora_a": (["*.lora_A.weight"], lambda name: ".lora_A." in name),
+    "some": (["model.norm.weight", "*.q_proj.weight", "*.layers.1.mlp.up_proj.*", "*.layers.0.*o_proj.lora_B.*"],
+             lambda name: ".q_proj." in name or ".layers.1.mlp.up_proj." in name or ".layers.0.self_attn.o_proj.lora_B." in name),
+}
+
+
+@pytest.mark.parametrize("changes", [dict(), dict(pipeline=dict(stages=2, schedule="1f1b"))], ids=["alone", "pipeline"])
+@pytest.mark.parametrize("what", FREEZE)
+def test_frozen_adapters_keep_their_values(setting, what, changes):
+    """The trained ones follow PEFT's; the update has all tensors, and PEFT loads it with the same losses of sequences."""
+    folder, sequences, tokens, job = setting
+    patterns, freeze = FREEZE[what]
+    name = f"frozen-{what}-{'-'.join(changes)}"
+    path = job(name, "biased", lora(modules=ALL), steps=10, weight_decay=0.1, freeze=patterns, **changes)
+    losses, norms, model = peft_training(folder / "biased", folder / f"{name}-input", sequences, 10, 2e-3, 0.1, 1.0, freeze)
+    found = harness.train(path, 2 if changes else 1)
+    for mine, loss, norm in zip(found.metrics, losses, norms, strict=True):
+        assert abs(mine["loss"] - loss) < harness.TOLERANCE["lora_loss"]
+        assert harness.relative(mine["grad_norm"], norm) < harness.TOLERANCE["lora_norm"]
+    given, update = (load_file(where / WEIGHTS) for where in (folder / f"{name}-input", found.folder / "update"))
+    theirs = {each.replace(".default", ""): value for each, value in model.named_parameters()}
+    assert sorted(given) == sorted(update)
+    for tensor, value in update.items():
+        assert torch.equal(value, given[tensor]) == freeze(tensor), tensor
+        assert (value - theirs[tensor]).norm() < harness.TOLERANCE["adapter"] * theirs[tensor].norm(), tensor
+    _, _, means = harness.hf_evaluate(load_with(folder / "biased", found.folder / "update"), sequences)
+    evaluated = harness.evaluate(folder / "biased", tokens, "--adapter", found.folder / "update")
+    for mine, expected in zip(evaluated["per_sequence"], means, strict=True):
+        assert expected is None or abs(mine - expected) <= harness.TOLERANCE["sequence"]
+
+
+def test_a_frozen_fresh_adapter_does_nothing(setting):
+    """Its B is zero; its A has the values of a trained adapter before training, as all facilities' have."""
+    folder, sequences, _, job = setting
+    fresh = load_file(harness.train(job("fresh-frozen-0", adapter=False, learning_rate=0.0, steps=1)).folder / "update" / WEIGHTS)
+    for kind in ("weights", "delta"):
+        found = harness.train(job(f"fresh-frozen-{kind}", adapter=False, steps=4, freeze=["model.layers.1.*"], update_kind=kind))
+        update = load_file(found.folder / "update" / WEIGHTS)
+        for tensor, value in update.items():
+            untouched = torch.zeros_like(value) if kind == "delta" else fresh[tensor]
+            assert torch.equal(value, untouched) == (".layers.1." in tensor), tensor
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_frozen_adapters_have_the_same_bits_in_every_sharding(setting, precision):
+    _, _, _, job = setting
+    kinds = dict(steps=4, micro_batch_size=6, variant="everything", precision=precision, freeze=FREEZE["some"][0],
+                 settings=lora(modules=ALL) | dict(dropout=0.2))
+    expected = harness.train(job(f"frozen-{precision}", **kinds), 2)
+    for number, mode in enumerate(MODES):
+        found = harness.train(job(f"frozen-{precision}-{number}", **kinds, **mode), 2)
+        assert found.losses == expected.losses, mode
+        assert found.report["update_sha256"] == expected.report["update_sha256"], mode
 
 
 @pytest.mark.parametrize("variant", harness.on_gpu(["plain", "everything"], "everything"))
@@ -310,7 +370,8 @@ def test_damaged_adapters_are_rejected(setting, what):
 def test_unsupported_settings_are_rejected_by_name(setting):
     _, _, _, job = setting
     for number, (changes, text) in enumerate([
-            (dict(freeze=["model.norm.weight"]), "training.freeze together with training.lora"),
+            (dict(freeze=["*.q_proj.weight", "*.v_proj.lora_?.weight"]), "all parameters of the adapter are frozen"),
+            (dict(freeze=["*.lora_A.weight", "model.layers.7.*"]), "'model.layers.7.*' matches no parameter"),
             (dict(settings=lora() | dict(target_modules=["lm_head"])), "target_modules"),
             (dict(settings=lora(rank=0)), "adapter_path")]):
         changes = dict(changes)

@@ -63,7 +63,9 @@ struct LoadOptions {
   std::optional<checkpoint::LoraConfig> lora{};
   std::filesystem::path adapter{};
   uint64_t lora_seed = 0;
-  /// Patterns, as in fnmatch(3), of the names of frozen parameters.
+  /// Patterns, as in fnmatch(3), of the names of frozen parameters. An adapter's parameters have
+  /// the name of the matrix that they adapt, and names of their own:
+  /// "model.layers.0.self_attn.q_proj.lora_A.weight".
   std::vector<std::string> freeze{};
 };
 
@@ -100,22 +102,21 @@ LoadedModel outline_model(const std::filesystem::path& folder, const LoadOptions
 /// `freeze` matches no parameter or all parameters are frozen.
 LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& options);
 
-/// The values of parameters before training: from a model's or an adapter's files, or those of a
-/// fresh adapter.
+/// The values of parameters before training.
 class ParameterSource {
  public:
-  explicit ParameterSource(const std::filesystem::path& folder) : files_(std::in_place, folder) {}
-  /// The trained parameters: the adapter's parameters with LoRA, else those of the model in
-  /// `folder`.
+  /// The parameters of the model in `folder`, and with LoRA those of the adapter, from its files or
+  /// fresh.
   ParameterSource(const std::filesystem::path& folder, const LoadOptions& options);
 
   /// Reads a parameter's elements, beginning with `begin`. Thread-safe.
   void read(const llama::ParameterSpec& spec, int64_t begin, std::span<float> out) const;
-  /// The files; empty for a fresh adapter.
-  const std::optional<checkpoint::ModelFolder>& files() const { return files_; }
+  /// The files that hold a parameter; null for a fresh adapter's.
+  const checkpoint::ModelFolder* files_of(const llama::ParameterSpec& spec) const;
 
  private:
-  std::optional<checkpoint::ModelFolder> files_;
+  checkpoint::ModelFolder base_;
+  std::optional<checkpoint::ModelFolder> adapter_;
   uint64_t seed_ = 0;
 };
 
