@@ -20,7 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // A model whose weights include an adapter: each weight that the adapter targets becomes W + (alpha
-// / rank) B A, computed in float32. Holds one weight in memory at a time.
+// / rank) B A, computed in float32; magnitudes then scale each row to its length. Holds one weight
+// in memory at a time.
 class MergedModel {
  public:
   MergedModel(const fs::path& model, const fs::path& adapter)
@@ -45,7 +46,15 @@ class MergedModel {
     layer.resize(layer.size() - std::min(layer.size(), std::string(".weight").size()));
     const auto a = find(layer + ".lora_A.weight"), b = find(layer + ".lora_B.weight");
     if (a == nullptr || b == nullptr) return w_ED;
-    return at::addmm(w_ED, read(adapter_, *b), read(adapter_, *a), 1, lora_.scaling());
+    at::Tensor merged_ED =
+        at::addmm(w_ED, read(adapter_, *b), read(adapter_, *a), 1, lora_.scaling());
+    const auto magnitude = find(layer + ".lora_magnitude_vector");
+    if (magnitude == nullptr) return merged_ED;
+    const at::Tensor lengths_E = at::linalg_vector_norm(merged_ED, 2, {1});
+    // A row of zeros has no direction, and stays.
+    const at::Tensor factors_E =
+        read(adapter_, *magnitude).div_(lengths_E).masked_fill_(lengths_E == 0, 0);
+    return merged_ED.mul_(factors_E.unsqueeze(1));
   }
 
  private:

@@ -76,6 +76,7 @@ Json describe_adapter(const checkpoint::LoraConfig& lora) {
           {"rank", lora.rank},
           {"alpha", lora.alpha},
           {"rank_stabilized", lora.rank_stabilized},
+          {"weight_decomposed", lora.weight_decomposed},
           {"target_modules", lora.target_modules}};
 }
 

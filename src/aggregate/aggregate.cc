@@ -43,10 +43,10 @@ void require_same_adapters(const std::vector<Input>& inputs) {
   const checkpoint::LoraConfig first = checkpoint::read_lora_config(inputs.front().folder);
   for (const Input& input : inputs) {
     if (!checkpoint::read_lora_config(input.folder).applies_as(first))
-      throw Error(ErrorKind::kRejected, input.folder.string() + " and " +
-                                            inputs.front().folder.string() +
-                                            ": adapters with different rank, alpha, "
-                                            "use_rslora or target_modules cannot be averaged");
+      throw Error(ErrorKind::kRejected,
+                  input.folder.string() + " and " + inputs.front().folder.string() +
+                      ": adapters with different rank, alpha, "
+                      "use_rslora, use_dora or target_modules cannot be averaged");
   }
 }
 

@@ -19,6 +19,9 @@ constexpr uint64_t kMaxAdapterConfigBytes = 1u << 20;
 constexpr int64_t kMaxRank = 1 << 16;
 constexpr double kMaxAlpha = 1e6;
 constexpr int64_t kWriteElements = 1 << 20;
+constexpr size_t kReadElements = 1 << 14;  // a piece of a row that fits a processor's cache
+constexpr std::string_view kAdapterPrefix = "base_model.model.";
+constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
 
 // The names of the modules of all families, in the order of their blocks.
 const std::vector<std::string_view>& module_list() {
@@ -65,25 +68,15 @@ bool is_default(const Json& value) {
 
 // PEFT settings that xffl does not implement: any value but the default changes the adapter's
 // results.
-constexpr std::array kUnsupportedKeys{"use_dora",
-                                      "use_qalora",
-                                      "use_bdlora",
-                                      "lora_bias",
-                                      "fan_in_fan_out",
-                                      "rank_pattern",
-                                      "alpha_pattern",
-                                      "modules_to_save",
-                                      "layers_to_transform",
-                                      "layer_replication",
-                                      "trainable_token_indices",
-                                      "exclude_modules",
-                                      "target_parameters",
-                                      "megatron_config",
-                                      "alora_invocation_tokens",
-                                      "arrow_config",
-                                      "kasa_config",
-                                      "monteclora_config",
-                                      "velora_config"};
+constexpr std::array kUnsupportedKeys{"use_qalora",        "use_bdlora",
+                                      "lora_bias",         "fan_in_fan_out",
+                                      "rank_pattern",      "alpha_pattern",
+                                      "modules_to_save",   "layers_to_transform",
+                                      "layer_replication", "trainable_token_indices",
+                                      "exclude_modules",   "target_parameters",
+                                      "megatron_config",   "alora_invocation_tokens",
+                                      "arrow_config",      "kasa_config",
+                                      "monteclora_config", "velora_config"};
 
 void check_unsupported_keys(JsonObject& object) {
   const auto fail = [&](const char* key, const Json& found, const char* supported) {
@@ -110,6 +103,71 @@ uint64_t stream_of(std::string_view name, uint64_t seed) {
 }
 
 bool is_a(const TensorSpec& spec) { return spec.name.ends_with(".lora_A.weight"); }
+bool is_magnitude(const TensorSpec& spec) { return spec.name.ends_with(kMagnitude); }
+
+bool boolean_or_null(JsonObject& object, const char* key) {
+  return object.has(key) && !object.at(key).is_null() && object.boolean(key);
+}
+
+std::string adapter_prefix(int64_t block, const LinearLayer& layer) {
+  return std::string(kAdapterPrefix) + "model.layers." + std::to_string(block) + "." + layer.path();
+}
+
+// The name of the weight whose rows have these magnitudes.
+std::string weight_of(std::string_view magnitude) {
+  magnitude.remove_prefix(kAdapterPrefix.size());
+  magnitude.remove_suffix(kMagnitude.size());
+  return std::string(magnitude) + ".weight";
+}
+
+// The sum of the squares of a row's elements, stored in `row`.
+double sum_of_squares(std::span<const std::byte> row, Dtype dtype) {
+  const size_t width = size_bytes(dtype);
+  std::array<float, kReadElements> cached;
+  double sum = 0;
+  for (size_t begin = 0; begin < row.size() / width; begin += kReadElements) {
+    const size_t count = std::min(kReadElements, row.size() / width - begin);
+    const std::span<float> values(cached.data(), count);
+    to_float(row.subspan(begin * width, count * width), dtype, values);
+    for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
+  }
+  return sum;
+}
+
+// The weight that has these magnitudes. Throws kRejected unless it is a matrix of so many rows.
+const TensorSpec& rows_of(const ModelFolder& base, const TensorSpec& magnitude) {
+  const std::string name = weight_of(magnitude.name);
+  const auto reject = [&](const std::string& problem) {
+    throw Error(ErrorKind::kRejected,
+                base.path().string() + ": tensor '" + name + "' " + problem +
+                    "; expected a matrix of " + std::to_string(magnitude.shape.at(0)) +
+                    " rows in F32, F16 or BF16, whose lengths are the magnitudes of DoRA");
+  };
+  if (!base.contains(name)) reject("is missing");
+  const TensorSpec& weight = base.spec(name);
+  if (weight.shape.size() != 2 || weight.shape[0] != magnitude.shape.at(0))
+    reject("has the shape " + format_shape(weight.shape));
+  if (weight.dtype != Dtype::kF32 && weight.dtype != Dtype::kF16 && weight.dtype != Dtype::kBF16)
+    reject("has the dtype " + std::string(to_string(weight.dtype)));
+  return weight;
+}
+
+void read_row_lengths(const ModelFolder& base, const TensorSpec& magnitude, int64_t begin,
+                      std::span<float> out) {
+  const TensorSpec& weight = rows_of(base, magnitude);
+  const std::span<const std::byte> data = base.data(weight.name);
+  const size_t row_bytes = static_cast<size_t>(weight.shape.at(1)) * size_bytes(weight.dtype);
+  for (size_t i = 0; i < out.size(); ++i) {
+    const size_t row = static_cast<size_t>(begin) + i;
+    out[i] = static_cast<float>(
+        std::sqrt(sum_of_squares(data.subspan(row * row_bytes, row_bytes), weight.dtype)));
+    if (!std::isfinite(out[i]))
+      throw Error(ErrorKind::kRejected,
+                  base.path().string() + ": tensor '" + weight.name + "', row " +
+                      std::to_string(row) +
+                      " has no finite length, as DoRA's magnitudes need; expected finite values");
+  }
+}
 
 }  // namespace
 
@@ -148,8 +206,8 @@ LoraConfig parse_lora_config(std::string_view json, std::string_view origin) {
   config.rank = object.integer("r", 1, kMaxRank);
   config.alpha = object.number("lora_alpha");
   config.dropout = object.number_or("lora_dropout", 0);
-  if (object.has("use_rslora") && !object.at("use_rslora").is_null())
-    config.rank_stabilized = object.boolean("use_rslora");
+  config.rank_stabilized = boolean_or_null(object, "use_rslora");
+  config.weight_decomposed = boolean_or_null(object, "use_dora");
   if (!(config.alpha > 0 && config.alpha <= kMaxAlpha))
     object.fail("lora_alpha", "should be above 0 and at most " + Json(kMaxAlpha).dump());
   if (!(config.dropout >= 0 && config.dropout < 1))
@@ -183,6 +241,7 @@ std::string format_lora_config(const LoraConfig& config) {
                 {"fan_in_fan_out", false},
                 {"inference_mode", true}};
   if (config.rank_stabilized) document["use_rslora"] = true;
+  if (config.weight_decomposed) document["use_dora"] = true;
   return document.dump(2) + "\n";
 }
 
@@ -193,11 +252,15 @@ std::vector<TensorSpec> lora_tensors(const LlamaConfig& model, const LoraConfig&
   for (int64_t block = 0; block < model.num_layers; ++block) {
     for (const LinearLayer& layer : layers) {
       if (!lora.targets(layer.name)) continue;
-      const std::string prefix =
-          "base_model.model.model.layers." + std::to_string(block) + "." + layer.path();
+      const std::string prefix = adapter_prefix(block, layer);
       tensors.push_back({prefix + ".lora_A.weight", dtype, {lora.rank, layer.in}});
       tensors.push_back({prefix + ".lora_B.weight", dtype, {layer.out, lora.rank}});
     }
+    if (!lora.weight_decomposed) continue;
+    for (const LinearLayer& layer : layers)
+      if (lora.targets(layer.name))
+        tensors.push_back(
+            {adapter_prefix(block, layer) + std::string(kMagnitude), dtype, {layer.out}});
   }
   return tensors;
 }
@@ -216,7 +279,13 @@ void check_lora_tensors(const ModelFolder& adapter, const LlamaConfig& model,
   }
 }
 
-void initialize_lora(const TensorSpec& spec, uint64_t seed, int64_t begin, std::span<float> out) {
+void initialize_lora(const TensorSpec& spec, uint64_t seed, int64_t begin, std::span<float> out,
+                     const ModelFolder* base) {
+  if (is_magnitude(spec)) {
+    if (base == nullptr)
+      throw Error(ErrorKind::kInternal, spec.name + ": magnitudes depend on the base model");
+    return read_row_lengths(*base, spec, begin, out);
+  }
   std::fill(out.begin(), out.end(), 0.0f);
   if (!is_a(spec)) return;
   const double bound = 1.0 / std::sqrt(static_cast<double>(spec.shape.at(1)));
@@ -229,7 +298,7 @@ void initialize_lora(const TensorSpec& spec, uint64_t seed, int64_t begin, std::
 }
 
 void write_initial_lora(const fs::path& folder, const LlamaConfig& model, const LoraConfig& lora,
-                        uint64_t seed) {
+                        uint64_t seed, const ModelFolder* base) {
   make_dirs(folder);
   const std::vector<TensorSpec> tensors = lora_tensors(model, lora, Dtype::kF32);
   SafetensorsWriter writer(folder / kAdapterName, tensors);
@@ -237,7 +306,7 @@ void write_initial_lora(const fs::path& folder, const LlamaConfig& model, const 
   for (const TensorSpec& spec : tensors) {
     for (int64_t begin = 0; begin < spec.num_elements(); begin += kWriteElements) {
       values.resize(static_cast<size_t>(std::min(kWriteElements, spec.num_elements() - begin)));
-      initialize_lora(spec, seed, begin, values);
+      initialize_lora(spec, seed, begin, values, base);
       writer.write(std::as_bytes(std::span(values)));
     }
   }

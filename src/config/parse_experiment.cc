@@ -370,8 +370,9 @@ class ExperimentReader {
           "'adapter' is given, but 'training.lora.rank' is 0: no adapter would be trained");
     const auto alike = [](const job::Lora& a, const job::Lora& b) {
       return a.rank == b.rank &&
-             (a.rank == 0 || (a.alpha == b.alpha && a.rank_stabilized == b.rank_stabilized &&
-                              sorted(a) == sorted(b)));
+             (a.rank == 0 ||
+              (a.alpha == b.alpha && a.rank_stabilized == b.rank_stabilized &&
+               a.weight_decomposed == b.weight_decomposed && sorted(a) == sorted(b)));
     };
     for (const Facility& facility : all) {
       const std::string path = "facilities." + facility.name.str();
@@ -379,8 +380,8 @@ class ExperimentReader {
       if (!alike(lora, all.front().training.lora))
         reader_.problem(reader_.mark(training_path(path, "lora.rank")),
                         "'lora' of '" + facility.name.str() + "' and '" + all.front().name.str() +
-                            "' differ: adapters are averaged, so rank, alpha, rank_stabilized and "
-                            "target_modules "
+                            "' differ: adapters are averaged, so rank, alpha, rank_stabilized, "
+                            "weight_decomposed and target_modules "
                             "should be the same at all facilities");
       if (lora.rank > 0 && lora.alpha == 0)
         reader_.problem(reader_.mark(training_path(path, "lora.alpha")),

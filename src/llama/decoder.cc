@@ -20,6 +20,13 @@ Decoder::Decoder(Model& model, int64_t capacity)
       values_BCKH_(static_cast<size_t>(model.config_.num_layers)) {
   if (!model.has_embedding() || !model.has_head())
     throw Error(ErrorKind::kInternal, "llama::Decoder: the model is a pipeline stage");
+  if (model.lengths_ != nullptr) model.lengths_->enabled = true;
+}
+
+Decoder::~Decoder() {
+  if (model_.lengths_ == nullptr) return;
+  model_.lengths_->enabled = false;
+  for (at::Tensor& lengths_E : model_.lengths_->lengths_E) lengths_E.reset();
 }
 
 at::Tensor Decoder::attention(const at::Tensor& x_BTD, int layer) {

@@ -24,14 +24,30 @@ struct LoraDropout {
   std::optional<uint64_t> seed{};
 };
 
+/// With DoRA: the lengths of the rows of W', by Lora::layer. The layers keep them from one forward
+/// to the next as long as a Decoder reads weights that do not change; a token of a sequence would
+/// otherwise cost `rank` times as much.
+struct KeptLengths {
+  bool enabled = false;
+  std::vector<at::Tensor> lengths_E;
+};
+
 /// The part of a LoRA adapter (Hu et al., 2021): scaling * dropout(x) A^T B^T, with A [rank, in], B
 /// [out, rank].
+///
+/// With magnitudes (DoRA: Liu et al., 2024) row i of W' = W + scaling B A gets the length
+/// magnitude[i], and dropout applies to the change alone, as in PEFT: y = W x + b - W x' + f W' x',
+/// with x' = dropout(x) and f = magnitude / |W'|. The gradient takes |W'| for a constant (section
+/// 4.3). |W'| is rounded to the dtype of W, as the magnitudes are: f is exactly 1 for magnitudes
+/// that equal |W'|. f is 0 for a row of zeros, which has no direction.
 struct Lora {
   Weight* a = nullptr;  // null: no adapter
   Weight* b = nullptr;
   double scaling = 0;
   const LoraDropout* dropout = nullptr;  // null: none
   uint64_t layer = 0;                    // distinct for each layer
+  Weight* magnitude = nullptr;           // null: none
+  KeptLengths* kept = nullptr;           // null: none
 };
 
 struct Linear {

@@ -51,13 +51,15 @@ Model::Model(checkpoint::LlamaConfig config, std::vector<Weight> weights, ModelO
   };
   if (options_.lora && options_.lora->dropout > 0)
     dropout_ = std::make_unique<LoraDropout>(LoraDropout{options_.lora->dropout});
+  if (options_.lora && options_.lora->weight_decomposed) lengths_ = std::make_unique<KeptLengths>();
   uint64_t num_linears = 0;
   const auto linear = [&](const std::string& name) {
     const std::string lora = "base_model.model." + name + ".lora_";
     return Linear{find(name + ".weight"),
                   find(name + ".bias"),
                   {find(lora + "A.weight"), find(lora + "B.weight"),
-                   options_.lora ? options_.lora->scaling() : 0.0, dropout_.get(), num_linears++}};
+                   options_.lora ? options_.lora->scaling() : 0.0, dropout_.get(), num_linears++,
+                   find(lora + "magnitude_vector"), lengths_.get()}};
   };
   embedding_ = find("model.embed_tokens.weight");
   final_norm_ = find("model.norm.weight");
@@ -76,6 +78,7 @@ Model::Model(checkpoint::LlamaConfig config, std::vector<Weight> weights, ModelO
     block.down = linear(prefix + "mlp.down_proj");
     blocks_.push_back(std::move(block));
   }
+  if (lengths_ != nullptr) lengths_->lengths_E.resize(num_linears);
   frequencies_F_ = rope_frequencies(config_.rope, config_.head_dim);
   for (size_t i = 0; i < specs.size(); ++i)
     if (i == 0 || specs[i].unit != specs[i - 1].unit) unit_begins_.push_back(i);

@@ -32,7 +32,9 @@ std::string text_of(const LoraConfig& lora) {
   for (const std::string& module : lora.target_modules)
     modules += (modules.empty() ? "" : ", ") + module;
   return "rank " + std::to_string(lora.rank) + ", alpha " + Json(lora.alpha).dump() +
-         (lora.rank_stabilized ? ", rank_stabilized" : "") + ", target_modules [" + modules + "]";
+         (lora.rank_stabilized ? ", rank_stabilized" : "") +
+         (lora.weight_decomposed ? ", weight_decomposed" : "") + ", target_modules [" + modules +
+         "]";
 }
 
 // Throws kConfig unless the adapter of xffl.yaml matches training.lora.
@@ -58,12 +60,14 @@ fs::path prepare_adapter(const config::Experiment& experiment, const fs::path& r
   const job::TrainingSpec& training = experiment.facilities.front().training;
   const job::Lora& wanted = training.lora;
   const LoraConfig lora = checkpoint::checked_lora_config(
-      {wanted.rank, wanted.alpha, wanted.dropout, wanted.target_modules, wanted.rank_stabilized},
+      {wanted.rank, wanted.alpha, wanted.dropout, wanted.target_modules, wanted.rank_stabilized,
+       wanted.weight_decomposed},
       "training.lora");
   const fs::path& model = experiment.model;
   if (experiment.adapter.empty()) {
-    checkpoint::write_initial_lora(start, checkpoint::read_llama_config(model), lora,
-                                   training.seed);
+    const checkpoint::ModelFolder base(model);
+    checkpoint::write_initial_lora(start, checkpoint::read_llama_config(model), lora, training.seed,
+                                   &base);
   } else {
     check_input_adapter(experiment, lora);
     make_dirs(start);

@@ -274,6 +274,7 @@ void check_adapter(const LoadOptions& options, const checkpoint::LlamaConfig& co
            ")");
   if (found.alpha != options.lora->alpha) reject("alpha");
   if (found.rank_stabilized != options.lora->rank_stabilized) reject("use_rslora");
+  if (found.weight_decomposed != options.lora->weight_decomposed) reject("use_dora");
   if (found.target_modules != options.lora->target_modules) reject("target_modules");
   checkpoint::check_lora_tensors(checkpoint::ModelFolder(options.adapter), config, *options.lora);
 }
@@ -294,7 +295,8 @@ void ParameterSource::read(const llama::ParameterSpec& spec, int64_t begin,
                            std::span<float> out) const {
   if (const auto* const files = files_of(spec))
     return llama::read_parameter(*files, spec, begin, out);
-  checkpoint::initialize_lora({spec.name, checkpoint::Dtype::kF32, spec.shape}, seed_, begin, out);
+  checkpoint::initialize_lora({spec.name, checkpoint::Dtype::kF32, spec.shape}, seed_, begin, out,
+                              &base_);
 }
 
 ShardGroups::ShardGroups(comm::Group& world, const job::TrainingSpec& training,
@@ -397,9 +399,10 @@ LoadOptions load_options(const job::JobSpec& spec, at::Device device, const shar
                       .freeze = training.freeze};
   const job::Lora& lora = training.lora;
   if (lora.rank > 0)
-    options.lora = checkpoint::checked_lora_config(
-        {lora.rank, lora.alpha, lora.dropout, lora.target_modules, lora.rank_stabilized},
-        "training.lora");
+    options.lora =
+        checkpoint::checked_lora_config({lora.rank, lora.alpha, lora.dropout, lora.target_modules,
+                                         lora.rank_stabilized, lora.weight_decomposed},
+                                        "training.lora");
   return options;
 }
 

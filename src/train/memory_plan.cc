@@ -51,10 +51,22 @@ int64_t cheap_elements(const checkpoint::LlamaConfig& config) {
   return 2 * config.hidden_size + config.intermediate_size;
 }
 
+// The elements that DoRA keeps in a block for each token: the results of the adapted layers before
+// the magnitudes scale them.
+int64_t dora_elements(const checkpoint::LlamaConfig& config, const job::Lora& lora) {
+  if (lora.rank == 0 || !lora.weight_decomposed) return 0;
+  int64_t elements = 0;
+  for (const checkpoint::LinearLayer& layer : config.family().linear_layers(config))
+    if (std::count(lora.target_modules.begin(), lora.target_modules.end(), layer.name) > 0)
+      elements += layer.out;
+  return elements;
+}
+
 // The elements that `blocks` blocks keep, and those of the block in progress.
-int64_t kept_elements(const checkpoint::LlamaConfig& config, job::Recompute recompute,
+int64_t kept_elements(const checkpoint::LlamaConfig& config, const job::TrainingSpec& training,
                       int64_t blocks) {
-  const int64_t block = block_elements(config);
+  const int64_t block = block_elements(config) + dora_elements(config, training.lora);
+  const job::Recompute recompute = training.recompute;
   if (recompute == job::Recompute::kFull) return blocks * config.hidden_size + block;
   if (recompute == job::Recompute::kCheap)
     return blocks * (block - cheap_elements(config)) + cheap_elements(config);
@@ -72,7 +84,7 @@ int64_t activation_bytes(const checkpoint::LlamaConfig& config, const job::Train
   const int64_t blocks = std::min<int64_t>(stage.units.end, config.num_layers + 1) -
                          std::max<int64_t>(stage.units.first, 1);
   const int64_t kept =
-      kept_elements(config, training.recompute, stage.in_flight * std::max<int64_t>(blocks, 0));
+      kept_elements(config, training, stage.in_flight * std::max<int64_t>(blocks, 0));
   return tokens * width * (kept + 4 * config.hidden_size);
 }
 

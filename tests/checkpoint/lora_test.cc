@@ -53,6 +53,11 @@ TEST(LoraConfig, ReadsAnAdapterConfigOfPeft) {
   EXPECT_EQ(parse_lora_config(format_lora_config(stabilized), "a"), stabilized);
   EXPECT_FALSE(stabilized.applies_as(config));
   EXPECT_TRUE(config.applies_as({4, 8, 0.5, {"q_proj", "v_proj"}})) << "only the dropout differs";
+  const LoraConfig decomposed =
+      parse_lora_config(with(R"("use_dora": false)", R"("use_dora": true)"), "a");
+  EXPECT_TRUE(decomposed.weight_decomposed);
+  EXPECT_EQ(parse_lora_config(format_lora_config(decomposed), "a"), decomposed);
+  EXPECT_FALSE(decomposed.applies_as(config));
 }
 
 TEST(LoraConfig, RejectsUnsupportedSettings) {
@@ -60,7 +65,6 @@ TEST(LoraConfig, RejectsUnsupportedSettings) {
     return thrown_by([&] { parse_lora_config(text, "adapter_config.json"); });
   };
   for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
-           {R"("use_dora": false)", R"("use_dora": true)"},
            {R"("rank_pattern": {})", R"("rank_pattern": {"q_proj": 2})"},
            {R"("modules_to_save": null)", R"("modules_to_save": ["lm_head"])"},
            {R"("bias": "none")", R"("bias": "all")"},
@@ -72,6 +76,7 @@ TEST(LoraConfig, RejectsUnsupportedSettings) {
            {R"("LORA")", R"("LOHA")"}})
     EXPECT_EQ(kind(with(from, to)).kind, ErrorKind::kUnsupported) << to;
   for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {R"("use_dora": false)", R"("use_dora": 1)"},
            {R"("r": 4)", R"("r": 0)"},
            {R"("r": 4)", R"("r": 1000000)"},
            {R"("r": 4)", R"("r": 4.5)"},
@@ -110,6 +115,19 @@ TEST(LoraTensors, HaveTheNamesAndShapesOfPeft) {
   EXPECT_EQ(tensors[7].shape, (std::vector<int64_t>{48, 4}));
 }
 
+TEST(LoraTensors, OfDoraHaveMagnitudes) {
+  const LoraConfig lora{4, 8, 0, {"k_proj", "down_proj"}, false, true};
+  const auto tensors = lora_tensors(small(), lora, Dtype::kBF16);
+  ASSERT_EQ(tensors.size(), 12u);
+  EXPECT_EQ(tensors[4],
+            (TensorSpec{"base_model.model.model.layers.0.self_attn.k_proj.lora_magnitude_vector",
+                        Dtype::kBF16,
+                        {40}}));
+  EXPECT_EQ(tensors[11].name,
+            "base_model.model.model.layers.1.mlp.down_proj.lora_magnitude_vector");
+  EXPECT_EQ(tensors[11].shape, (std::vector<int64_t>{48}));
+}
+
 TEST(LoraTensors, InitialValuesDependOnTheSeedAlone) {
   const TensorSpec a{"x.lora_A.weight", Dtype::kF32, {8, 100}};
   std::vector<float> whole(800), part(10), other(800);
@@ -128,6 +146,58 @@ TEST(LoraTensors, InitialValuesDependOnTheSeedAlone) {
   EXPECT_NEAR(std::sqrt(squares / 800), 0.1 / std::sqrt(3.0), 0.004);
   initialize_lora({"x.lora_B.weight", Dtype::kF32, {100, 8}}, 7, 0, whole);
   EXPECT_EQ(std::count(whole.begin(), whole.end(), 0.0f), 800);
+}
+
+// Rows of 40,000 elements are longer than a piece. The lengths are hand sums.
+TEST(LoraTensors, InitialMagnitudesAreTheLengthsOfTheRows) {
+  const test::TempDir dir;
+  const std::string name = "model.layers.0.self_attn.q_proj.weight";
+  constexpr int64_t kColumns = 40'000;
+  std::vector<float> values(3 * kColumns, 0.5f);
+  std::fill(values.begin() + kColumns, values.begin() + 2 * kColumns, 0.0f);
+  values[2 * kColumns] = 2;
+  values[3 * kColumns - 1] = 1e19f;
+  ModelWriter writer(dir / "base", {{name, Dtype::kF32, {3, kColumns}}});
+  writer.write(bytes_of(values));
+  writer.finish();
+  const ModelFolder base(dir / "base");
+  const TensorSpec spec{
+      "base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector", Dtype::kF32, {3}};
+  std::vector<float> lengths(3), last(1);
+  initialize_lora(spec, 7, 0, lengths, &base);
+  EXPECT_THAT(lengths, ElementsAre(100.0f, 0.0f, 1e19f));
+  initialize_lora(spec, 8, 2, last, &base);
+  EXPECT_EQ(last[0], 1e19f);
+  EXPECT_EQ(thrown_by([&] { initialize_lora(spec, 7, 0, lengths); }).kind, ErrorKind::kInternal);
+
+  const auto rejected = [&](const TensorSpec& other) {
+    const Thrown thrown = thrown_by([&] { initialize_lora(other, 7, 0, lengths, &base); });
+    EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
+    return thrown.message;
+  };
+  TensorSpec more = spec, missing = spec;
+  more.shape = {4};
+  missing.name = "base_model.model.model.layers.9.self_attn.q_proj.lora_magnitude_vector";
+  EXPECT_THAT(rejected(more),
+              HasSubstr(name + "' has the shape [3, 40000]; expected a matrix of 4"));
+  EXPECT_THAT(rejected(missing), HasSubstr("layers.9.self_attn.q_proj.weight' is missing"));
+}
+
+TEST(LoraTensors, ARowWithoutAFiniteLengthIsRejected) {
+  const test::TempDir dir;
+  const std::string name = "model.layers.0.mlp.up_proj.weight";
+  ModelWriter writer(dir / "base", {{name, Dtype::kF32, {2, 2}}});
+  writer.write(bytes_of({1, 2, 3e38f, 3e38f}));
+  writer.finish();
+  const ModelFolder base(dir / "base");
+  std::vector<float> lengths(2);
+  const Thrown thrown = thrown_by([&] {
+    initialize_lora(
+        {"base_model.model.model.layers.0.mlp.up_proj.lora_magnitude_vector", Dtype::kF32, {2}}, 7,
+        0, lengths, &base);
+  });
+  EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
+  EXPECT_THAT(thrown.message, HasSubstr(name + "', row 1 has no finite length"));
 }
 
 TEST(LoraFolder, IsReadAsATensorFolderAndCheckedAgainstTheModel) {

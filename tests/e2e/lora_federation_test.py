@@ -3,6 +3,7 @@
     lora_federation_test.py BIN_FOLDER SOURCE_FOLDER
 """
 import json
+import math
 import pathlib
 import shutil
 import struct
@@ -15,7 +16,10 @@ ROUNDS = 3
 LORA = "{rank: 4, alpha: 8, target_modules: [q_proj, v_proj, down_proj]}"
 
 
-def make_project(folder, update="delta", rounds=ROUNDS, adapter=None, evaluate_last="false"):
+DORA = LORA.replace("alpha: 8", "alpha: 8, weight_decomposed: true")
+
+
+def make_project(folder, update="delta", rounds=ROUNDS, adapter=None, evaluate_last="false", lora=LORA):
     make_model(folder)
     for facility, seed in (("alba", 1), ("brno", 2)):
         encode(folder, facility, seed, 64)
@@ -25,7 +29,7 @@ project: adapted
 model: model
 rounds: {rounds}
 {f"adapter: {adapter}" if adapter else ""}
-training: {{steps_per_round: 12, batch_size: 8, micro_batch_size: 8, learning_rate: 2e-2, lora: {LORA}}}
+training: {{steps_per_round: 12, batch_size: 8, micro_batch_size: 8, learning_rate: 2e-2, lora: {lora}}}
 aggregation: {{update: {update}, update_dtype: fp32, publish_dtype: fp32}}
 policy: {{on_missing: fail, max_attempts: 1, poll_interval: 50ms, evaluate_last: {evaluate_last}}}
 facilities:
@@ -75,7 +79,7 @@ def check_traffic(folder):
 
 
 def check_mean(folder, update):
-    """The published adapter is the mean of the facilities': A and B each by itself, weighted by tokens."""
+    """The published adapter is the mean of the facilities': each tensor by itself, weighted by tokens."""
     run_folder = folder / "runs/0001"
     for number in range(1, ROUNDS + 1):
         before = tensors(run_folder / f"r{number - 1:04d}/global/adapter_model.safetensors")
@@ -121,10 +125,26 @@ def check_verification(folder):
     assert verified(folder)[1] == []
 
 
-def federate(folder, update):
+def check_first_magnitudes(folder):
+    """Round 0 has the lengths of the rows of the model's weights."""
+    base = tensors(folder / "model/model.safetensors")
+    adapter = tensors(folder / "runs/0001/r0000/global/adapter_model.safetensors")
+    magnitudes = {name: values for name, values in adapter.items() if name.endswith(".lora_magnitude_vector")}
+    assert len(magnitudes) == len(adapter) / 3, sorted(adapter)
+    for name, values in magnitudes.items():
+        weight = base[name.removeprefix("base_model.model.").replace(".lora_magnitude_vector", ".weight")]
+        columns = len(weight) // len(values)
+        for row, value in enumerate(values):
+            length = math.hypot(*weight[row * columns:(row + 1) * columns])
+            assert abs(value - length) < 1e-6 * length, (name, row, value, length)
+
+
+def federate(folder, update, lora=LORA):
     folder.mkdir()
-    make_project(folder, update)
+    make_project(folder, update, lora=lora)
     run(BIN / "xffl", "run", "-p", folder)
+    if lora == DORA:
+        check_first_magnitudes(folder)
     check_traffic(folder)
     check_mean(folder, update)
     check_verification(folder)
@@ -196,7 +216,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         adapter = federate(pathlib.Path(name) / "deltas", "delta")
         continue_from(pathlib.Path(name) / "continued", adapter)
-        federate(pathlib.Path(name) / "weights", "weights")
+        federate(pathlib.Path(name) / "weights", "weights", DORA)
         freeze_a(pathlib.Path(name) / "frozen")
         # A killed and continued run has the same adapter.
         folder = pathlib.Path(name) / "killed"

@@ -178,6 +178,66 @@ TEST_P(Layers, LinearsWithAnAdapter) {
   }
 }
 
+// DoRA with and without dropout and bias; autograd takes the lengths of the rows for constants.
+TEST_P(Layers, LinearsWithMagnitudes) {
+  for (const double probability : {0.0, 0.4}) {
+    for (const bool biased : {false, true}) {
+      const LoraDropout dropout{probability,
+                                probability > 0 ? std::optional<uint64_t>(7) : std::nullopt};
+      at::Tensor x = leaf(exact({2, 9, width()}, 1)), a = leaf(exact({3, width()}, 4));
+      at::Tensor b = exact({5, 3}, 5), w = exact({5, width()}, 2);
+      // Row 3 of W' is zero: it has no direction, and its result and gradients are 0.
+      b[3].zero_();
+      w[3].zero_();
+      b.requires_grad_(true);
+      at::Tensor m = leaf(exact({5}, 8) + 2);
+      const at::Tensor bias = biased ? exact({5}, 9) : at::zeros({5}, at::kDouble);
+      const at::Tensor grad_y = exact({2, 9, 5}, 6);
+      at::Tensor mask = at::ones_like(x, dtype());
+      if (probability > 0) {
+        at::manual_seed(7 + (11 + 1) * uint64_t{0x9E3779B97F4A7C15u});
+        mask.bernoulli_(1 - probability).div_(1 - probability);
+      }
+      const at::Tensor dropped = x * mask.to(at::kDouble);
+      const at::Tensor direction = w + 2 * at::mm(b, a);
+      const at::Tensor lengths = direction.detach().norm(2, {1});
+      const at::Tensor z = at::linear(dropped, direction);
+      const at::Tensor factors = m / lengths.masked_fill(lengths == 0, INFINITY);
+      const at::Tensor y = at::linear(x, w, bias) - at::linear(dropped, w) + factors * z;
+      (y * grad_y).sum().backward();
+
+      Weight frozen, offset, down = weight(a.detach()), up = weight(b.detach());
+      frozen.value = w.to(dtype());
+      offset.value = bias.to(dtype());
+      Weight magnitudes = weight(m.detach());
+      at::Tensor mine = leaf(x.detach().to(dtype()));
+      const at::Tensor found = apply_linear(
+          mine,
+          {&frozen, biased ? &offset : nullptr, {&down, &up, 2.0, &dropout, 11, &magnitudes}});
+      found.backward(grad_y.to(dtype()));
+      const double limit = dtype() == at::kBFloat16 ? 3e-2 : 2 * tolerance(dtype());
+      EXPECT_LT(error_of_layer(found, y), limit);
+      EXPECT_LT(error_of_layer(mine.grad(), x.grad()), limit);
+      EXPECT_LT(error_of_layer(down.gradient, a.grad()), limit);
+      EXPECT_LT(error_of_layer(up.gradient, b.grad()), limit);
+      EXPECT_LT(error_of_layer(magnitudes.gradient, m.grad()), limit);
+    }
+  }
+}
+
+// Exactly the base's result, although the magnitudes are rounded to the dtype of the weights.
+TEST_P(Layers, AFreshAdapterWithMagnitudesChangesNothing) {
+  const at::Tensor x = exact({2, 9, width()}, 1).to(dtype());
+  Weight w, a, b, m;
+  w.value = exact({5, width()}, 2).to(dtype());
+  a.value = exact({3, width()}, 3).to(dtype());
+  b.value = at::zeros({5, 3}, dtype());
+  const at::ScalarType wide = accumulation_type(dtype());
+  m.value = at::linalg_vector_norm(w.value.to(wide), 2, {1}).to(dtype());
+  EXPECT_TRUE(apply_linear(x, {&w, nullptr, {&a, &b, 2.0, nullptr, 0, &m}})
+                  .equal(apply_linear(x, {&w, nullptr})));
+}
+
 TEST(RopeTables, OfAnyLengthHaveTheSameRows) {
   const at::Tensor frequencies = rope_frequencies({checkpoint::RopeKind::kDefault, 10000.0}, 6);
   const at::TensorOptions options = at::TensorOptions().dtype(at::kFloat);

@@ -209,6 +209,23 @@ TEST(MemoryPlan, BothEndsOfAPipelineHoldATrainedTiedHead) {
   EXPECT_EQ(head_bytes({0, 34}, true), std::pair(int64_t{0}, int64_t{0})) << "one stage";
 }
 
+TEST(MemoryPlan, WithDoraEachAdaptedLayerKeepsOneMoreResult) {
+  using enum job::Recompute;
+  const shard::FlatLayout layout(flat_parameters_of(llama::parameter_specs(llama_7b())), 1);
+  const auto activations = [&](bool weight_decomposed, job::Recompute recompute) {
+    job::TrainingSpec training;
+    training.precision = job::FloatType::kBfloat16;
+    training.micro_batch_size = 1;
+    training.recompute = recompute;
+    training.lora = {16, 32, 0, {"q_proj", "up_proj"}, false, weight_decomposed};
+    return plan_memory(llama_7b(), layout, training, 2048).activations;
+  };
+  // 4096 queries and 11008 elements of the feed-forward layer, 2 bytes each, for 2048 tokens.
+  const int64_t block = int64_t{2048} * 2 * (4096 + 11008);
+  EXPECT_EQ(activations(true, kNone) - activations(false, kNone), 32 * block);
+  EXPECT_EQ(activations(true, kFull) - activations(false, kFull), block);
+}
+
 checkpoint::LlamaConfig llama_8b() {
   checkpoint::LlamaConfig config = llama_7b();
   config.vocab_size = 128256;

@@ -23,11 +23,14 @@ def make_adapter(folder, base, settings, seed=7, spread=0.1):
     torch.manual_seed(seed)
     model = peft.get_peft_model(harness.load(base), peft.LoraConfig(
         r=settings["rank"], lora_alpha=settings["alpha"], lora_dropout=0.0, task_type="CAUSAL_LM",
-        target_modules=settings["target_modules"], use_rslora=settings.get("rank_stabilized", False)))
+        target_modules=settings["target_modules"], use_rslora=settings.get("rank_stabilized", False),
+        use_dora=settings.get("weight_decomposed", False)))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(0, spread)
+            elif "lora_magnitude" in name:
+                parameter.mul_(torch.empty_like(parameter).uniform_(0.7, 1.3))
     model.save_pretrained(folder)
     (folder / "README.md").unlink(missing_ok=True)
     return harness.write_manifest(folder)
@@ -64,7 +67,10 @@ def peft_training(base, adapter, sequences, steps, learning_rate, decay, max_nor
         if freeze(name):
             parameter.requires_grad_(False)
     trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=learning_rate, betas=(0.9, 0.95), eps=1e-8, weight_decay=decay)
+    # Magnitudes do not decay.
+    groups = [dict(params=[p for p in trained if p.dim() == 2]), dict(params=[p for p in trained if p.dim() == 1], weight_decay=0.0)]
+    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=learning_rate, betas=(0.9, 0.95), eps=1e-8,
+                                  weight_decay=decay)
     losses, norms = [], []
     for _ in range(steps):
         loss, norm = harness.hf_step(model, optimizer, trained, sequences, max_norm)
@@ -89,14 +95,9 @@ def test_rank_stabilized_adapters(setting):
         assert (mine - other).abs().max() < 1e-6, name
 
 
-@pytest.mark.parametrize("variant,modules,stages", [
-    ("plain", ["q_proj", "v_proj"], 1), ("everything", ALL, 1), ("biased", ALL[3:], 1), ("mistral_window", ALL, 1),
-    ("qwen2_tied", ALL, 1), ("qwen3", ALL, 1), ("plain", ALL, 2), ("qwen3_tied", ALL, 4)],
-    ids=["plain", "everything", "biased", "mistral_window", "qwen2_tied", "qwen3", "two_stages", "four_stages"])
-def test_twenty_steps(setting, variant, modules, stages):
+def check_twenty_steps(setting, name, variant, settings, stages=1):
     folder, sequences, tokens, job = setting
-    name = f"peft-{variant}-{stages}"
-    path = job(name, variant, lora(modules=modules), steps=20, weight_decay=0.1, pipeline=dict(stages=stages, schedule="1f1b"))
+    path = job(name, variant, settings, steps=20, weight_decay=0.1, pipeline=dict(stages=stages, schedule="1f1b"))
     losses, norms, model = peft_training(folder / variant, folder / f"{name}-input", sequences, 20, 2e-3, 0.1, 1.0)
     assert losses[-1] < losses[0] - 0.05, "the reference itself should learn"
     found = harness.train(path, stages)
@@ -106,11 +107,21 @@ def test_twenty_steps(setting, variant, modules, stages):
         assert harness.relative(mine["grad_norm"], norm) < harness.TOLERANCE["lora_norm"]
     update = path.parent / "update"
     assert sorted(p.name for p in update.iterdir()) == ["adapter_config.json", WEIGHTS, "manifest.json"]
-    theirs = {name.replace(".default", ""): value for name, value in model.named_parameters() if value.requires_grad}
+    theirs = {name.replace(".default", "").replace("vector.weight", "vector"): value
+              for name, value in model.named_parameters() if value.requires_grad}
     mine = load_file(update / WEIGHTS)
     assert sorted(mine) == sorted(theirs)
     for name, value in mine.items():
         assert (value - theirs[name]).norm() < harness.TOLERANCE["adapter"] * theirs[name].norm(), name
+    return mine, losses
+
+
+@pytest.mark.parametrize("variant,modules,stages", [
+    ("plain", ["q_proj", "v_proj"], 1), ("everything", ALL, 1), ("biased", ALL[3:], 1), ("mistral_window", ALL, 1),
+    ("qwen2_tied", ALL, 1), ("qwen3", ALL, 1), ("plain", ALL, 2), ("qwen3_tied", ALL, 4)],
+    ids=["plain", "everything", "biased", "mistral_window", "qwen2_tied", "qwen3", "two_stages", "four_stages"])
+def test_twenty_steps(setting, variant, modules, stages):
+    check_twenty_steps(setting, f"peft-{variant}-{stages}", variant, lora(modules=modules), stages)
 
 
 FREEZE = {
@@ -170,10 +181,52 @@ def test_frozen_adapters_have_the_same_bits_in_every_sharding(setting, precision
         assert found.report["update_sha256"] == expected.report["update_sha256"], mode
 
 
+@pytest.mark.parametrize("variant,stages", [("plain", 1), pytest.param("everything", 1, marks=pytest.mark.gpu), ("biased", 1),
+                                            ("qwen3_tied", 1), ("plain", 2)])
+def test_twenty_steps_of_dora(setting, variant, stages):
+    """DoRA's magnitudes are trained, too; the same job without them has other losses."""
+    folder, _, _, job = setting
+    modules = dict(plain=["q_proj", "v_proj"], biased=ALL[3:]).get(variant, ALL)
+    settings = lora(modules=modules, weight_decomposed=True)
+    name = f"dora-{variant}-{stages}"
+    mine, losses = check_twenty_steps(setting, name, variant, settings, stages)
+    given = load_file(folder / f"{name}-input" / WEIGHTS)
+    magnitudes = [name for name in mine if name.endswith(".lora_magnitude_vector")]
+    assert len(magnitudes) == len(mine) / 3
+    for each in magnitudes:
+        assert (mine[each] - given[each]).abs().max() > 1e-3, each
+    without = harness.train(job(f"no-{name}", variant, lora(modules=modules), steps=1)).losses
+    assert abs(without[0] - losses[0]) > 5 * harness.TOLERANCE["lora_loss"], "the magnitudes should matter"
+
+
+def test_a_fresh_adapter_of_dora_has_the_magnitudes_of_pefts(setting):
+    folder, _, tokens, job = setting
+    settings = lora(modules=ALL, weight_decomposed=True)
+    fresh = dict(variant="everything", settings=settings, adapter=False, learning_rate=0.0, steps=1)
+    found = harness.train(job("fresh-dora", **fresh))
+    sharded = harness.train(job("fresh-dora-full", sharding="full", **fresh), 2)
+    assert found.report["update_sha256"] == sharded.report["update_sha256"]
+    values = load_file(found.folder / "update" / WEIGHTS)
+    theirs = peft.get_peft_model(harness.load(folder / "everything"), peft.LoraConfig(
+        r=4, task_type="CAUSAL_LM", target_modules=ALL, use_dora=True)).named_parameters()
+    compared = 0
+    for name, value in theirs:
+        if "lora_magnitude_vector" in name:
+            mine = values[name.replace(".default.weight", "")]
+            assert ((mine - value).abs() <= 1e-6 * value).all(), name
+            compared += 1
+    assert compared == len(ALL) * 2
+    assert found.report["validation"][0]["nll_before"] == pytest.approx(
+        harness.evaluate(folder / "everything", tokens)["nll"], rel=1e-6), "a fresh adapter changes nothing"
+    trained = harness.train(job("fresh-dora-trained", **fresh | dict(learning_rate=2e-3, steps=8)))
+    assert trained.losses[-1] < trained.losses[0] - 0.01
+
+
+@pytest.mark.parametrize("dora", [False, pytest.param(True, marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("variant", harness.on_gpu(["plain", "everything"], "everything"))
-def test_peft_loads_a_trained_adapter_with_the_same_logits(setting, variant):
+def test_peft_loads_a_trained_adapter_with_the_same_logits(setting, variant, dora):
     folder, sequences, tokens, job = setting
-    path = job(f"logits-{variant}", variant, lora(modules=ALL))
+    path = job(f"logits-{variant}-{dora}", variant, lora(modules=ALL, weight_decomposed=dora))
     harness.train(path)
     update = path.parent / "update"
     model = load_with(folder / variant, update)
@@ -192,11 +245,12 @@ def test_peft_loads_a_trained_adapter_with_the_same_logits(setting, variant):
     assert mine == [i for i in theirs.tolist() if i != 2][:len(mine)] and len(mine) > 0
 
 
-def test_a_merged_model_equals_the_model_with_its_adapter(setting):
+@pytest.mark.parametrize("dora", [False, True])
+def test_a_merged_model_equals_the_model_with_its_adapter(setting, dora):
     folder, sequences, tokens, job = setting
-    path = job("merged", "everything", lora(modules=ALL))
+    path = job(f"merged-{dora}", "everything", lora(modules=ALL, weight_decomposed=dora))
     harness.train(path)
-    update, merged = path.parent / "update", folder / "merged-model"
+    update, merged = path.parent / "update", folder / f"merged-model-{dora}"
     (folder / "everything" / "tokenizer.json").write_text("{}")
     harness.run([harness.BIN / "xffl-train", "merge", "--model", folder / "everything", "--adapter", update, "--out", merged])
     (folder / "everything" / "tokenizer.json").unlink()
@@ -208,7 +262,7 @@ def test_a_merged_model_equals_the_model_with_its_adapter(setting):
     theirs = load_with(folder / "everything", update).merge_and_unload()
     for (name, mine), other in zip(harness.load(merged).named_parameters(), theirs.parameters()):
         assert (mine - other).abs().max() < 1e-6, name
-    bf16 = folder / "merged-bf16"
+    bf16 = folder / f"merged-bf16-{dora}"
     harness.run([harness.BIN / "xffl-train", "merge", "--model", folder / "everything", "--adapter", update, "--out", bf16,
                  "--dtype", "bf16"])
     assert harness.load(bf16, "auto").dtype == torch.bfloat16
@@ -242,29 +296,34 @@ MODES = [dict(sharding="optimizer"), dict(sharding="gradients"), dict(sharding="
          dict(sharding="none", offload="optimizer"), dict(sharding="full", offload="parameters")]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_same_bits_in_every_sharding(setting, precision):
+@pytest.mark.parametrize("precision,dora", [("fp32", False), ("bf16", False), ("fp32", True), ("bf16", True)])
+def test_same_bits_in_every_sharding(setting, precision, dora):
     folder, _, _, job = setting
-    kinds = dict(steps=4, micro_batch_size=6, variant="everything", settings=lora(modules=ALL), precision=precision)
-    expected = harness.train(job(f"shard-{precision}", **kinds), 2)
+    kinds = dict(steps=4, micro_batch_size=6, variant="everything", settings=lora(modules=ALL, weight_decomposed=dora), precision=precision)
+    expected = harness.train(job(f"shard-{precision}-{dora}", **kinds), 2)
     assert expected.losses[-1] < expected.losses[0]
     for number, mode in enumerate(MODES):
-        found = harness.train(job(f"shard-{precision}-{number}", **kinds, **mode), 2)
+        found = harness.train(job(f"shard-{precision}-{dora}-{number}", **kinds, **mode), 2)
         assert found.losses == expected.losses, mode
         assert found.report["update_sha256"] == expected.report["update_sha256"], mode
         assert found.report["validation"] == expected.report["validation"], mode
-    alone = harness.train(job(f"shard-{precision}-alone", **kinds))
+    alone = harness.train(job(f"shard-{precision}-{dora}-alone", **kinds))
     for mine, theirs in zip(alone.losses, expected.losses):
         assert harness.relative(mine, theirs) < (1e-5 if precision == "fp32" else 1e-2)
 
 
-def test_dropout_depends_on_seed_step_and_rank(setting):
-    folder, _, tokens, job = setting
-    dropped = dict(settings=lora(modules=ALL) | dict(dropout=0.3), steps=6, micro_batch_size=6)
+@pytest.mark.parametrize("dora", [False, True])
+def test_dropout_depends_on_seed_step_and_rank(setting, dora):
+    folder, _, tokens, given_job = setting
+
+    def job(name, **changes):
+        return given_job(f"{name}-{dora}", **changes)
+
+    dropped = dict(settings=lora(modules=ALL, weight_decomposed=dora) | dict(dropout=0.3), steps=6, micro_batch_size=6)
     first, again = harness.train(job("dropped", **dropped), 2), harness.train(job("again", **dropped), 2)
     sharded = harness.train(job("dropped-full", **dropped, sharding="full", recompute="full"), 2)
     other = harness.train(job("other", **dropped, seed=5), 2)
-    without = harness.train(job("without", settings=lora(modules=ALL), steps=6, micro_batch_size=6), 2)
+    without = harness.train(job("without", settings=lora(modules=ALL, weight_decomposed=dora), steps=6, micro_batch_size=6), 2)
     for run in (again, sharded):
         assert run.losses == first.losses and run.report["update_sha256"] == first.report["update_sha256"]
     assert other.losses[0] != first.losses[0] != without.losses[0]
@@ -326,7 +385,7 @@ def check_rejected(job, *texts, code=None):
 
 
 @pytest.mark.parametrize("change,text", [
-    (dict(r=5), "rank (5, not 4)"), (dict(lora_alpha=9), "alpha differs"), (dict(use_dora=True), "use_dora"),
+    (dict(r=5), "rank (5, not 4)"), (dict(lora_alpha=9), "alpha differs"), (dict(use_dora=True), "use_dora differs"), (dict(use_dora="x"), "use_dora"),
     (dict(use_rslora=True), "use_rslora differs"), (dict(use_rslora=3), "use_rslora"), (dict(target_modules="all-linear"), "target_modules"),
     (dict(target_modules=["q_proj"]), "target_modules differs"), (dict(target_modules=["q_proj", "lm_head"]), "lm_head"),
     (dict(rank_pattern={"q_proj": 2}), "rank_pattern"), (dict(bias="all"), "bias"), (dict(peft_type="LOHA"), "peft_type"),

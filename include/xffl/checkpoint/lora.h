@@ -3,8 +3,9 @@
 //
 // An adapted linear layer computes y = W x + (alpha / rank) B A x, with A [rank, in] and B
 // [out, rank], or alpha / sqrt(rank) with rsLoRA (Kalajdzievski, 2023); all blocks have the same
-// rank and alpha. The reader rejects unimplemented variants by name: DoRA, ranks per layer, biases,
-// fully trained modules.
+// rank and alpha. With DoRA (Liu et al., 2024) each row of W' = W + (alpha / rank) B A is scaled to
+// a trained length, its magnitude: y = m / |W'| * (W' x). The reader rejects unimplemented variants
+// by name: ranks per layer, biases, fully trained modules.
 #pragma once
 
 #include <cmath>
@@ -28,7 +29,8 @@ struct LoraConfig {
   double dropout = 0;  // of the input of A during training
   /// Names of the family's linear layers (model_family.h), in the order of the blocks.
   std::vector<std::string> target_modules;
-  bool rank_stabilized = false;  // PEFT's use_rslora
+  bool rank_stabilized = false;    // PEFT's use_rslora
+  bool weight_decomposed = false;  // PEFT's use_dora: with magnitudes
   bool operator==(const LoraConfig&) const = default;
 
   /// The factor of B A.
@@ -54,7 +56,8 @@ LoraConfig parse_lora_config(std::string_view json, std::string_view origin);
 std::string format_lora_config(const LoraConfig& config);
 
 /// The tensors of an adapter, "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight",
-/// ..., by layer, then by module, A before B.
+/// ..., by layer, then by module, A before B. With DoRA the magnitudes [out] of a layer's modules,
+/// "base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector", ..., follow them.
 std::vector<TensorSpec> lora_tensors(const LlamaConfig& model, const LoraConfig& lora, Dtype dtype);
 
 /// Throws kRejected unless the folder holds exactly the adapter's tensors (shapes; F32, F16 or
@@ -63,12 +66,17 @@ void check_lora_tensors(const ModelFolder& adapter, const LlamaConfig& model,
                         const LoraConfig& lora);
 
 /// Elements [begin, begin + out.size()) of a fresh adapter's tensor, distributed as in PEFT: A
-/// uniform in +-1 / sqrt(in) (Kaiming with a = sqrt 5), B zero. The same seed gives the same bytes
-/// on every machine.
-void initialize_lora(const TensorSpec& spec, uint64_t seed, int64_t begin, std::span<float> out);
+/// uniform in +-1 / sqrt(in) (Kaiming with a = sqrt 5), B zero, magnitudes the lengths of the rows
+/// of the base model's weight. The same seed and model give the same bytes on every machine.
+///
+/// Only magnitudes read `base`, a piece of a row at a time. Throws kRejected if a row has no finite
+/// length, kInternal for a magnitude without `base`.
+void initialize_lora(const TensorSpec& spec, uint64_t seed, int64_t begin, std::span<float> out,
+                     const ModelFolder* base = nullptr);
 
-/// Creates `folder` and writes a fresh adapter in F32, without a manifest.
+/// Creates `folder` and writes a fresh adapter in F32, without a manifest. `base`, the adapter's
+/// model, is needed for magnitudes.
 void write_initial_lora(const std::filesystem::path& folder, const LlamaConfig& model,
-                        const LoraConfig& lora, uint64_t seed);
+                        const LoraConfig& lora, uint64_t seed, const ModelFolder* base = nullptr);
 
 }  // namespace xffl::checkpoint

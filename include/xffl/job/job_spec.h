@@ -170,7 +170,8 @@ struct Lora {
   double alpha = 16;     // the adapters' product is scaled by alpha / rank
   double dropout = 0.0;  // of the adapters' inputs
   std::vector<std::string> target_modules{"q_proj", "v_proj"};  // names in Hugging Face's models
-  bool rank_stabilized = false;  // scaled by alpha / sqrt(rank): rsLoRA, Kalajdzievski, 2023
+  bool rank_stabilized = false;    // scaled by alpha / sqrt(rank): rsLoRA, Kalajdzievski, 2023
+  bool weight_decomposed = false;  // with trained magnitudes: DoRA, Liu et al., 2024
   bool operator==(const Lora&) const = default;
 };
 

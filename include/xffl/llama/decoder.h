@@ -13,8 +13,12 @@ namespace xffl::llama {
 class Decoder {
  public:
   /// Allocates `capacity` positions: 2 * capacity * layers * kv_heads * head_dim values in the
-  /// dtype of the weights. The model has all units (no pipeline stage) and outlives this object.
+  /// dtype of the weights. The model has all units (no pipeline stage) and outlives this object;
+  /// its weights do not change until then. A model has one decoder at a time.
   Decoder(Model& model, int64_t capacity);
+  ~Decoder();
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
 
   /// Feeds `ids` at the next positions and returns the float32 logits (V) of the token after the
   /// last id. The first call may feed any number of ids, later calls exactly one. Throws kInternal

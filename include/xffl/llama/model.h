@@ -28,6 +28,7 @@ namespace xffl::llama {
 
 struct Block;
 struct LoraDropout;
+struct KeptLengths;
 
 /// The purpose of a use of a unit's weights.
 struct UnitUse {
@@ -127,6 +128,7 @@ class Model {
   std::vector<size_t> unit_begins_;
   std::vector<Block> blocks_;
   std::unique_ptr<LoraDropout> dropout_;  // blocks point to it
+  std::unique_ptr<KeptLengths> lengths_;  // blocks point to it; null without DoRA
   Weight* embedding_ = nullptr;
   Weight* final_norm_ = nullptr;
   Weight* head_ = nullptr;  // null when tied to the embedding of this stage
