@@ -133,6 +133,7 @@ struct Upload {
   // False also where the facility computes no hashes; the hashes of its blocks then decide.
   bool chunk_is_present(uint64_t offset, uint64_t length) {
     meter.check("checking the sent part of " + part.str());
+    if (!facility.may_hash) return false;
     const auto hash = facility.control.sha256(part, offset, length);
     return hash && *hash == local.sha256(offset, length);
   }
@@ -140,8 +141,9 @@ struct Upload {
   // The hashes of the range's blocks at the facility.
   std::vector<std::string> remote_hashes(uint64_t offset, uint64_t length) {
     meter.check("checking the sent part of " + part.str());
-    if (const auto hashes = facility.control.block_hashes(part, offset, length, kResumeBytes))
-      return *hashes;
+    if (facility.may_hash)
+      if (const auto hashes = facility.control.block_hashes(part, offset, length, kResumeBytes))
+        return *hashes;
     return read_back(offset, length);
   }
 

@@ -206,6 +206,16 @@ TEST_P(PushChunks, SendsOnlyMissingBlocks) {
   EXPECT_EQ(facility_.ranges_hashed, GetParam() ? 6 + 3 : 0);
 }
 
+TEST_P(PushChunks, ReadsBackAtAFacilityThatMayNotHash) {
+  interrupt_after(6 * kChunk + 3 * kBlock + 5000);
+  Endpoint facility(link_);
+  facility.may_hash = false;
+  const Result pushed = push(facility, dir_ / "model", manifest_of(files_, kChunk), to_, {});
+  EXPECT_EQ(pushed.moved_bytes, kSize - 6 * kChunk - 3 * kBlock);
+  expect_complete();
+  EXPECT_EQ(facility_.ranges_hashed, 0);
+}
+
 TEST_P(PushChunks, ADamagedBlockIsSentAgainAlone) {
   interrupt_after(6 * kChunk + 5000);
   std::string bytes = facility_.content(part_);

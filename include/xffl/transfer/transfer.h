@@ -30,6 +30,8 @@ struct Endpoint {
 
   remote::Session& control;
   remote::Session& bulk;
+  // False: the facility hashes nothing. A resumed push then reads back the bytes that are there.
+  bool may_hash = true;
 };
 
 struct Progress {
