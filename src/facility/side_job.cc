@@ -142,14 +142,18 @@ bool SideJob::follow(const std::function<bool()>& look) {
       }
       if (!is_there && now - alive_until > gone_for_good(facility_)) return false;
     } catch (const Error& error) {
+      if (error.kind() == ErrorKind::kCancelled) throw_stopped();  // in a command there
       if (error.kind() != ErrorKind::kRemote) throw;
       log::warning("the facility does not answer; the job goes on",
                    {{"facility", facility_.name.str()}, {"error", std::string(error.what())}});
     }
-    if (!services_.clock.sleep(std::min(kSideLook, pause), stop_))
-      throw Error(ErrorKind::kCancelled,
-                  "stopped; job " + id_.str() + " goes on, and the same command follows it");
+    if (!services_.clock.sleep(std::min(kSideLook, pause), stop_)) throw_stopped();
   }
+}
+
+void SideJob::throw_stopped() const {
+  throw Error(ErrorKind::kCancelled,
+              "stopped; job " + id_.str() + " goes on, and the same command follows it");
 }
 
 void SideJob::cancel() {

@@ -62,6 +62,7 @@ class SideJob {
 
  private:
   std::string job_name() const;
+  [[noreturn]] void throw_stopped() const;
   submit::JobStatus query();
   void state(const std::string& message);
   bool is_gone(const submit::JobStatus& status);
