@@ -16,6 +16,7 @@
 #include "xffl/config/load.h"
 #include "xffl/deploy/deploy.h"
 #include "xffl/deploy/deploy_image.h"
+#include "xffl/deploy/deploy_job.h"
 #include "xffl/facility/job_script.h"
 #include "xffl/facility/services.h"
 
@@ -46,25 +47,32 @@ transfer::OnProgress reporter(Clock& clock, const std::string& facility, const c
   };
 }
 
-void remove_bundles(remote::Session& session, const config::Facility& facility, bool asks,
+deploy::OnState reporter_of_states(const std::string& facility) {
+  return [facility](const std::string& message) { log::info(message, {{"facility", facility}}); };
+}
+
+void remove_bundles(facility::Services& services, const config::Facility& facility, bool asks,
                     const std::stop_token& stop) {
+  const auto session = services.connect(facility);
   const std::string folder = (facility.workdir / config::kBundlesFolder).str();
-  const std::vector<std::string> names = deploy::deployed(session, facility.workdir);
+  const std::vector<std::string> names = deploy::deployed(*session, facility.workdir);
   std::string question = names.empty() ? folder + " at " + facility.name.str() + " has no bundle.\n"
                                        : folder + " at " + facility.name.str() + " has:\n";
   for (const std::string& name : names) question += "  " + log::printable(name, 200) + "\n";
   question += "Jobs that run these programs fail. Remove the folder? (type yes to remove) ";
   if (asks) require_yes(question, "xffl deploy --remove --yes", folder + " was not removed");
+  deploy::cancel_jobs(facility, services, stop, reporter_of_states(facility.name.str()));
   for (const std::string& name : names)
     std::printf("removing %s\n", log::printable(name, 200).c_str());
-  deploy::remove(session, facility.workdir, stop);
+  deploy::remove(*session, facility.workdir, stop);
   std::printf("%s is removed\n", folder.c_str());
 }
 
-void remove_images(remote::Session& session, const config::Facility& facility, bool asks,
+void remove_images(facility::Services& services, const config::Facility& facility, bool asks,
                    const std::stop_token& stop) {
+  const auto session = services.connect(facility);
   const RemotePath file(facility.image.file);
-  const std::vector<std::string> names = deploy::deployed_images(session, file);
+  const std::vector<std::string> names = deploy::deployed_images(*session, file);
   std::string question = facility.name.str() + " has " + std::to_string(names.size()) +
                          " deployed images beside " + file.str() + ":\n";
   for (const std::string& name : names) question += "  " + log::printable(name, 200) + "\n";
@@ -73,7 +81,7 @@ void remove_images(remote::Session& session, const config::Facility& facility, b
     require_yes(question, "xffl deploy --remove --yes", "the images were not removed");
   for (const std::string& name : names)
     std::printf("removing %s\n", log::printable(name, 200).c_str());
-  deploy::remove_images(session, file, stop);
+  deploy::remove_images(*session, file, stop);
   std::printf("images removed: %zu\n", names.size());
 }
 
@@ -99,27 +107,38 @@ void deploy_image(const DeployOptions& options, const config::Facility& facility
                                    : ("starts there: " + done.started).c_str());
 }
 
+deploy::Deployed deploy_now(const config::Facility& facility, facility::Services& services,
+                            const deploy::Bundle& bundle, const std::stop_token& stop) {
+  const std::string name = facility.name.str();
+  const transfer::OnProgress on_progress = reporter(services.clock, name, "sending the bundle");
+  if (facility.deploy.unpack == config::UnpackPlace::kJob)
+    return deploy::deploy_by_job(facility, services, bundle, stop, on_progress,
+                                 reporter_of_states(name));
+  const auto control = services.connect(facility);
+  const auto bulk = services.connect_transfer(facility);
+  return deploy::deploy({*control, *bulk}, bundle, facility.workdir, stop, on_progress);
+}
+
 void deploy_bundle(const DeployOptions& options) {
   const config::Experiment experiment = config::load_experiment(options.project);
   const config::Facility& facility = experiment.facility(FacilityName(options.facility));
-  StopOnSignal signals("the deployment stops; the same command continues it");
+  const bool by_job = facility.deploy.unpack == config::UnpackPlace::kJob;
+  StopOnSignal signals(by_job ? "the command stops; a job goes on, and the same command continues "
+                                "the deployment"
+                              : "the deployment stops; the same command continues it");
   SystemClock clock;
   facility::Services services =
       facility::make_services(clock, experiment.project_folder, login_prompt());
   const bool has_image = !facility.image.file.empty();
   if (options.remove)
-    return (has_image ? remove_images : remove_bundles)(*services.connect(facility), facility,
-                                                        !options.yes, signals.token());
+    return (has_image ? remove_images : remove_bundles)(services, facility, !options.yes,
+                                                        signals.token());
   if (has_image) return deploy_image(options, facility, services, signals.token());
   if (options.bundle.empty())
     throw Error(ErrorKind::kUsage,
                 "expected the archive of a bundle, as scripts/package.sh writes it, or --remove");
   const deploy::Bundle bundle = deploy::read_bundle(options.bundle);
-  const auto control = services.connect(facility);
-  const auto bulk = services.connect_transfer(facility);
-  const deploy::Deployed done =
-      deploy::deploy({*control, *bulk}, bundle, facility.workdir, signals.token(),
-                     reporter(clock, options.facility, "sending the bundle"));
+  const deploy::Deployed done = deploy_now(facility, services, bundle, signals.token());
   std::printf("%s: %s %s, and starts there: %s\n", options.facility.c_str(), bundle.name.c_str(),
               done.was_there ? "was in place and is intact" : "is in place", done.started.c_str());
   const std::string program = done.program.str();

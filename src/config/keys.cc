@@ -99,6 +99,15 @@ const FieldTable& image_keys() {
   return keys;
 }
 
+const FieldTable& deploy_keys() {
+  static const FieldTable keys({
+      field("unpack", &Deployment::unpack,
+            "the place where it hashes and unpacks what it has sent, and starts the programs: the "
+            "log-in node, or a short job for sites that forbid this on log-in nodes"),
+  });
+  return keys;
+}
+
 bool has_text(const void* facility) {
   return !static_cast<const Facility*>(facility)->text.files.empty();
 }
@@ -449,6 +458,8 @@ std::vector<Field> job_keys(const QueueTexts& texts) {
              .condition = texts.with_image,
              .omit_default = true,
              .operational = true}),
+      field("deploy", &F::deploy, "`xffl deploy` at the facility",
+            {.table = &deploy_keys(), .omit_default = true, .operational = true}),
       field("nccl_plugin", &F::nccl_plugin,
             "NCCL's plug-in for the site's network, such as /opt/aws-ofi-nccl/lib/libnccl-net.so, "
             "for the trainer's processes",

@@ -6,16 +6,22 @@
 #include <map>
 #include <optional>
 #include <regex>
+#include <span>
 #include <sstream>
 #include <utility>
 
+#include "placer.h"
 #include "script.h"
+#include "xffl/base/embedded_file.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/config/experiment.h"
 
 namespace xffl::deploy {
+
+std::span<const EmbeddedFile> deploy_scripts();  // generated
+
 namespace {
 
 constexpr uint64_t kFiles = 200;
@@ -40,32 +46,9 @@ done
 echo "missing$missing"
 )sh";
 
-// $1: the folder of programs, $2: the bundle's name, $3: the hash of its MANIFEST. Exit code 3: a
-// file differs.
-constexpr const char* kVerify = R"sh(
-LC_ALL=C; export LC_ALL
-cd -- "$1/$2" || exit 2
-case $(sha256sum MANIFEST) in "$3"*) ;; *) echo "MANIFEST: another hash than the archive's name"; exit 3;; esac
-sha256sum -c --quiet MANIFEST 2>&1 || exit 3
-)sh";
-
-constexpr const char* kUnpack = R"sh(
-LC_ALL=C; export LC_ALL
-cd -- "$1" || exit 2
-rm -rf -- ".staging/unpacked" && mkdir ".staging/unpacked" || exit 2
-tar -xzf ".staging/$2/$2.tar.gz" --touch --no-same-owner -C ".staging/unpacked" 2>&1 || exit 3
-cd ".staging/unpacked/$2" || exit 3
-case $(sha256sum MANIFEST) in "$3"*) ;; *) echo "MANIFEST: another hash than the archive's name"; exit 3;; esac
-sha256sum -c --quiet MANIFEST 2>&1 || exit 3
-cd ../../.. && rm -rf -- "$2" && mv -- ".staging/unpacked/$2" "$2" && rm -rf .staging
-)sh";
-
 constexpr const char* kMoveLink = R"sh(
 cd -- "$1" && ln -sfn -- "$2" ".$3.new" && mv -fT -- ".$3.new" "$3"
 )sh";
-
-// A project's name has no dot, so that the folder is no project's.
-RemotePath programs(const RemotePath& workdir) { return workdir / config::kBundlesFolder; }
 
 // "2.28" as {2, 28}; empty for another text.
 std::optional<std::pair<int, int>> version(std::string_view text) {
@@ -101,37 +84,96 @@ uint64_t unpacked_bytes(const std::filesystem::path& archive, uint64_t archive_b
 
 std::string megabytes(uint64_t bytes) { return std::to_string(bytes / 1'000'000) + " MB"; }
 
-// True when the bundle is unpacked and each of its files has its hash.
-bool is_intact(remote::Session& session, const RemotePath& folder, const Bundle& bundle,
-               const std::stop_token& stop) {
-  if (!session.stat(folder / bundle.name / "MANIFEST")) return false;
-  const Answer answer = run_script(
-      session, kVerify, {folder.str(), bundle.name, bundle.manifest_hash}, kLongScript, stop);
-  if (answer.exit_code != 0)
-    log::warning("the deployed bundle is damaged and is replaced",
-                 {{"bundle", bundle.name}, {"problem", answer.text}});
-  return answer.exit_code == 0;
-}
-
-uint64_t send_and_unpack(const transfer::Endpoint& facility, const RemotePath& folder,
-                         const Bundle& bundle, const std::stop_token& stop,
-                         const transfer::OnProgress& on_progress) {
+uint64_t send(const transfer::Endpoint& facility, const RemotePath& staging, const Bundle& bundle,
+              const std::stop_token& stop, const transfer::OnProgress& on_progress) {
   checkpoint::Manifest manifest;
   manifest.files = {checkpoint::hash_file(bundle.archive)};
-  const RemotePath staging = folder / ".staging" / bundle.name;
-  const uint64_t moved =
-      transfer::push(facility, bundle.archive.parent_path(), manifest, staging, stop, on_progress)
-          .moved_bytes;
-  const Answer answer =
-      run_script(facility.control, kUnpack, {folder.str(), bundle.name, bundle.manifest_hash},
-                 kLongScript, stop);
-  if (answer.exit_code == 3)
-    fail_script(ErrorKind::kCorrupt, "the bundle " + bundle.name + " cannot be unpacked whole",
-                answer);
-  if (answer.exit_code != 0)
-    fail_script(ErrorKind::kIo, "cannot unpack " + bundle.name + " in " + folder.str(), answer);
-  return moved;
+  return transfer::push(facility, bundle.archive.parent_path(), manifest, staging, stop,
+                        on_progress)
+      .moved_bytes;
 }
+
+// The host as its problems are judged before a byte is sent. A job may find another machine or
+// glibc on its node, and other programs.
+Host judged_host(const Bundle& bundle, Host host, const RemotePath& folder, bool unpacks) {
+  if (unpacks) return host;
+  for (const std::string& problem :
+       problems(bundle, {.machine = host.machine, .glibc = host.glibc}, folder))
+    log::warning("the log-in node could not run this bundle; the job finds out about its node",
+                 {{"problem", problem}});
+  host.machine = host.glibc = "";
+  std::istringstream words(std::exchange(host.missing, ""));
+  for (std::string word; words >> word;)
+    if (word != "tar" && word != "gzip" && word != "sha256sum")
+      host.missing += (host.missing.empty() ? "" : " ") + word;
+  return host;
+}
+
+// "node n12 (aarch64, glibc 2.31)"
+std::string describe_node(const Report& report) {
+  return "node " + report.host + " (" + report.machine +
+         (report.glibc.empty() ? ")" : ", glibc " + report.glibc + ")");
+}
+
+// Throws unless the bundle is in place. A changed archive is removed: the next deployment sends it
+// again.
+void require_whole(remote::Session& session, const Report& report, const Bundle& bundle,
+                   const RemotePath& staging) {
+  if (!report.missing.empty())
+    throw Error(ErrorKind::kUnsupported, "the PATH of " + describe_node(report) + " lacks " +
+                                             report.missing +
+                                             ", which unpack and verify the bundle");
+  if (report.state == "intact" || report.state == "unpacked") return;
+  if (report.state != "broken")
+    throw Error(ErrorKind::kIo, "the archive in " + staging.str() +
+                                    " has disappeared: repeat the command, which sends it again");
+  std::string message =
+      "the bundle " + bundle.name + " cannot be unpacked whole: " + report.problem;
+  if (report.archive != checkpoint::hash_file(bundle.archive).sha256) {
+    session.remove_tree(staging);
+    message += "; the archive was damaged at the facility and is removed: repeat the command";
+  }
+  throw Error(ErrorKind::kCorrupt, message);
+}
+
+void require_start(const Report& report, const Bundle& bundle, const RemotePath& folder) {
+  const std::string expected = "xffl-train " + bundle.version;
+  if (report.exit_code == 0 &&
+      (report.started == expected || report.started.starts_with(expected + " ")))
+    return;
+  const RemotePath program = folder / bundle.name / config::kBundlePrograms / "xffl-train";
+  fail_script(ErrorKind::kFailed,
+              program.str() + " --version does not print '" + expected + "' on " +
+                  describe_node(report) +
+                  (report.machine == bundle.arch ? "" : ", and the bundle is for " + bundle.arch),
+              {report.exit_code, report.started});
+}
+
+class LoginNodePlacer final : public Placer {
+ public:
+  LoginNodePlacer(remote::Session& session, std::vector<std::string> arguments,
+                  std::stop_token stop)
+      : session_(session), arguments_(std::move(arguments)), stop_(std::move(stop)) {}
+
+  bool on_login_node() const override { return true; }
+  std::optional<Report> earlier() override { return std::nullopt; }
+  Report run() override {
+    std::vector<std::string> argv = {"sh", "-c", std::string(place_script()), "sh"};
+    argv.insert(argv.end(), arguments_.begin(), arguments_.end());
+    const remote::CommandResult result = session_.run(argv, "", kLongScript, stop_);
+    Report report = parse_report(result.out);
+    if (result.exit_code != 0 || !report.whole)
+      fail_script(ErrorKind::kIo, "cannot unpack " + arguments_.at(1) + " in " + arguments_.at(0),
+                  {result.exit_code, log::printable(result.err, 600)});
+    return report;
+  }
+  void close() override {}
+
+ private:
+  remote::Session& session_;
+  const std::vector<std::string> arguments_;
+  std::stop_token stop_;
+};
 
 }  // namespace
 
@@ -203,41 +245,88 @@ std::vector<std::string> problems(const Bundle& bundle, const Host& host,
   return found;
 }
 
-Deployed deploy(const transfer::Endpoint& facility, const Bundle& bundle, const RemotePath& workdir,
-                std::stop_token stop, const transfer::OnProgress& on_progress) {
-  const RemotePath folder = programs(workdir);
+std::string_view place_script() { return deploy_scripts().front().text; }
+
+std::vector<std::string> script_arguments(const RemotePath& workdir, const Bundle& bundle) {
+  return {programs_folder(workdir).str(), bundle.name, bundle.manifest_hash};
+}
+
+// A project's name has no dot, so that the folder is no project's.
+RemotePath programs_folder(const RemotePath& workdir) { return workdir / config::kBundlesFolder; }
+
+Report parse_report(std::string_view text) {
+  constexpr size_t kShown = 1500;
+  Report report;
+  const std::map<std::string, std::string Report::*> texts{
+      {"host", &Report::host},       {"machine", &Report::machine}, {"glibc", &Report::glibc},
+      {"missing", &Report::missing}, {"state", &Report::state},     {"damage", &Report::damage},
+      {"problem", &Report::problem}, {"archive", &Report::archive}, {"started", &Report::started},
+      {"step", &Report::step}};
+  std::istringstream lines{std::string(text)};
+  for (std::string line; std::getline(lines, line);) {
+    report.whole = line == "end";
+    const size_t at = std::min(line.find(' '), line.size());
+    const std::string key = line.substr(0, at), value = line.substr(std::min(at + 1, line.size()));
+    const auto found = texts.find(key);
+    if (found != texts.end()) report.*found->second = log::printable(value, kShown);
+    if (key == "exit_code")
+      report.exit_code = static_cast<int>(std::min<uint64_t>(number(value), 255));
+  }
+  return report;
+}
+
+Deployed deploy_with(Placer& placer, const transfer::Endpoint& facility, const Bundle& bundle,
+                     const RemotePath& workdir, const std::stop_token& stop,
+                     const transfer::OnProgress& on_progress) {
+  const RemotePath folder = programs_folder(workdir);
+  const Host host =
+      judged_host(bundle, ask_host(facility.control, folder), folder, placer.on_login_node());
   std::string all;
-  for (const std::string& problem : problems(bundle, ask_host(facility.control, folder), folder))
+  for (const std::string& problem : problems(bundle, host, folder))
     all += (all.empty() ? "" : "; ") + problem;
   if (!all.empty()) throw Error(ErrorKind::kUnsupported, all);
 
+  const RemotePath staging = folder / ".staging" / bundle.name;
   Deployed done;
-  done.was_there = is_intact(facility.control, folder, bundle, stop);
-  if (!done.was_there)
-    done.moved_bytes = send_and_unpack(facility, folder, bundle, stop, on_progress);
-  const RemotePath program = folder / bundle.name / config::kBundlePrograms / "xffl-train";
-  const remote::CommandResult started =
-      facility.control.run({program.str(), "--version"}, "", kShortScript, stop);
-  done.started = log::printable(started.out.substr(0, started.out.find('\n')), 100);
-  const std::string expected = "xffl-train " + bundle.version;
-  if (started.exit_code != 0 ||
-      (done.started != expected && !done.started.starts_with(expected + " ")))
-    fail_script(ErrorKind::kFailed, program.str() + " --version does not print '" + expected + "'",
-                {started.exit_code, log::printable(started.out + started.err, 600)});
+  std::optional<Report> report = placer.earlier();
+  if (!report && facility.control.stat(folder / bundle.name / "MANIFEST")) report = placer.run();
+  if (report && !report->damage.empty())
+    log::warning("the deployed bundle is damaged and is replaced",
+                 {{"bundle", bundle.name}, {"problem", report->damage}});
+  if (!report || report->state == "absent") {
+    done.moved_bytes = send(facility, staging, bundle, stop, on_progress);
+    report = placer.run();
+  }
+  try {
+    require_whole(facility.control, *report, bundle, staging);
+    require_start(*report, bundle, folder);
+  } catch (const Error&) {
+    placer.close();
+    throw;
+  }
+  done.was_there = report->state == "intact";
+  done.started = report->started;
   const Answer promoted = run_script(
       facility.control, kMoveLink, {folder.str(), bundle.name, std::string(config::kNewestBundle)},
       kShortScript, stop);
   if (promoted.exit_code != 0)
     fail_script(ErrorKind::kIo, "cannot move the link " + (folder / config::kNewestBundle).str(),
                 promoted);
+  placer.close();
   done.program = folder / config::kNewestBundle / config::kBundlePrograms / "xffl-train";
   return done;
+}
+
+Deployed deploy(const transfer::Endpoint& facility, const Bundle& bundle, const RemotePath& workdir,
+                std::stop_token stop, const transfer::OnProgress& on_progress) {
+  LoginNodePlacer placer(facility.control, script_arguments(workdir, bundle), stop);
+  return deploy_with(placer, facility, bundle, workdir, stop, on_progress);
 }
 
 std::vector<std::string> deployed(remote::Session& session, const RemotePath& workdir) {
   std::vector<std::string> names;
   try {
-    names = session.list(programs(workdir));
+    names = session.list(programs_folder(workdir));
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kNotFound) throw;
   }
@@ -246,7 +335,7 @@ std::vector<std::string> deployed(remote::Session& session, const RemotePath& wo
 }
 
 void remove(remote::Session& session, const RemotePath& workdir, std::stop_token stop) {
-  session.remove_tree(programs(workdir), stop);
+  session.remove_tree(programs_folder(workdir), stop);
 }
 
 }  // namespace xffl::deploy

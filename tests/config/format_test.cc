@@ -43,6 +43,7 @@ facilities:
        memory_per_node: 480GB, time: 12h, warning: 10m, extra: [--mail-type=END], srun: --cpu-bind=cores}
     image: {file: /images/x.sif, binds: [/scratch, "/a:/b:ro"], options: [--cleanenv], gpu: nv}
     login_shell: true
+    deploy: {unpack: job}
     compute_mounts: [/images, "/scratch:/compute"]
     modules: [cuda/12.2]
     workdir: /scratch/me

@@ -48,6 +48,7 @@ TEST(Presets, MakeAFacilityTogetherWithTheUsersOwnKeys) {
     EXPECT_EQ(slurm.time, std::chrono::hours(2)) << name;
     EXPECT_EQ(slurm.warning, std::chrono::minutes(10)) << name;
     EXPECT_FALSE(facility.ssh.hosts.empty()) << name;
+    EXPECT_EQ(facility.deploy.unpack == UnpackPlace::kJob, name == "discoverer") << name;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "support/faulty_session.h"
+#include "support/small_bundle.h"
 #include "support/sshd.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
@@ -34,29 +35,8 @@ class Deploy : public testing::Test {
  protected:
   Deploy() { bundle_ = make_bundle("exec echo xffl-train 0.1.0 '(torch 2.11.0)'"); }
 
-  // Makes an archive as scripts/package.sh does; xffl-train is a shell script with `line`.
-  Bundle make_bundle(const std::string& line) {
-    const fs::path tree = dir_ / "tree";
-    fs::remove_all(tree);
-    fs::create_directories(tree / "bin");
-    fs::create_directories(tree / "lib");
-    std::ofstream(tree / "bin/xffl-train") << "#!/bin/sh\n" << line << "\n";
-    fs::permissions(tree / "bin/xffl-train", fs::perms::owner_all);
-    std::ofstream(tree / "lib/large") << std::string(200'000, 'x') << line;
-    must_run({"sh", "-c", "cd \"$0\" && find bin lib -type f | sort | xargs sha256sum >MANIFEST",
-              tree.string()});
-    const std::string hash = must_run({"sha256sum", (tree / "MANIFEST").string()}).substr(0, 8);
-    const std::string name = "xffl-trainer-0.1.0-" + machine() + "-cpu-" + hash;
-    fs::remove_all(dir_ / name);
-    fs::rename(tree, dir_ / name);
-    must_run(
-        {"tar", "-czf", (dir_ / (name + ".tar.gz")).string(), "-C", dir_.path().string(), name});
-    return read_bundle(dir_ / (name + ".tar.gz"));
-  }
-  static std::string machine() {
-    std::string text = must_run({"uname", "-m"});
-    text.pop_back();
-    return text;
+  Bundle make_bundle(const std::string& line) const {
+    return read_bundle(test::make_small_bundle(dir_.path(), line));
   }
   RemotePath workdir() const { return RemotePath((dir_ / "work").string()); }
   fs::path programs() const { return dir_ / "work/xffl.programs"; }

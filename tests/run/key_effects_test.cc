@@ -1,6 +1,7 @@
-// Each key of the sections policy, aggregation, slurm and transfer, from the text of xffl.yaml to
-// its effect, with a value other than the default. The test PolicyKey.MaxAttempts belongs to the
-// key policy.max_attempts; KeyEffects.EachKeyHasATest compares the tests with the table of keys.
+// Each key of the sections policy, aggregation, slurm, transfer and deploy, from the text of
+// xffl.yaml to its effect, with a value other than the default. The test PolicyKey.MaxAttempts
+// belongs to the key policy.max_attempts; KeyEffects.EachKeyHasATest compares the tests with the
+// table of keys.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +42,8 @@ struct Section {
 const std::vector<Section> kSections = {{"policy.", "PolicyKey"},
                                         {"aggregation.", "AggregationKey"},
                                         {"facilities.<facility>.slurm.", "SlurmKey"},
-                                        {"facilities.<facility>.transfer.", "TransferKey"}};
+                                        {"facilities.<facility>.transfer.", "TransferKey"},
+                                        {"facilities.<facility>.deploy.", "DeployKey"}};
 
 // "max_attempts" -> "MaxAttempts", "budget.warn_at" -> "BudgetWarnAt".
 std::string test_name(const std::string& key) {
@@ -576,6 +578,22 @@ TEST_F(TransferKey, Pack) {
   EXPECT_TRUE(packs("pack: always")) << "the trainer is another program: auto is false";
   EXPECT_FALSE(packs("pack: auto"));
   EXPECT_FALSE(packs("pack: never"));
+}
+
+// --- deploy ----------------------------------------------------------------------------------
+
+// tests/deploy/deploy_job_test.cc has the deployments by a job, tests/e2e those of the command.
+TEST(DeployKey, Unpack) {
+  const auto facility = [](const std::string& keys) {
+    return config::parse_experiment(
+               "project: test\nmodel: /m\ntraining: {steps_per_round: 4}\nfacilities:\n"
+               "  alba: {data: {train: [/data/x.tokens]}" +
+                   keys + "}\n",
+               "xffl.yaml", "/project")
+        .facilities.front();
+  };
+  EXPECT_EQ(facility("").deploy.unpack, config::UnpackPlace::kLogin);
+  EXPECT_EQ(facility(", deploy: {unpack: job}").deploy.unpack, config::UnpackPlace::kJob);
 }
 
 }  // namespace

@@ -48,6 +48,11 @@ constexpr auto names_of(ImageGpu) { return enum_names("none", "nv", "rocm"); }
 enum class PackModels { kAuto, kAlways, kNever };
 constexpr auto names_of(PackModels) { return enum_names("auto", "always", "never"); }
 
+// The place where `xffl deploy` hashes and unpacks what it has sent, and starts the programs: the
+// log-in node, or a short job.
+enum class UnpackPlace { kLogin, kJob };
+constexpr auto names_of(UnpackPlace) { return enum_names("login", "job"); }
+
 /// "name", "name:port" or "[address]:port"; empty for any other text.
 std::optional<remote::SshHost> parse_host(std::string_view text);
 /// The inverse of parse_host(); leaves out port 22.
@@ -70,6 +75,12 @@ struct Image {
   std::vector<std::string> options;  // further arguments of `apptainer exec`
   ImageGpu gpu = ImageGpu::kNone;
   bool operator==(const Image&) const = default;
+};
+
+// `xffl deploy` at the facility.
+struct Deployment {
+  UnpackPlace unpack = UnpackPlace::kLogin;
+  bool operator==(const Deployment&) const = default;
 };
 
 // A limit on the node-hours of the jobs, which the coordinator checks before each submission
@@ -122,6 +133,7 @@ struct Facility {
   remote::SshSettings ssh;  // of AccessKind::kSsh; without `facility` and `known_hosts`
   Transfer transfer;        // of AccessKind::kSsh
   Image image;
+  Deployment deploy;
   RemotePath workdir;  // holds xffl's files at the facility
   // Folders of the log-in nodes that compute nodes mount, as "/e", or "/p/scratch:/scratch" where
   // the path differs there. Empty: all, at the same paths. Every path of a facility is the log-in

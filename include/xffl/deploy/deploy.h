@@ -1,10 +1,10 @@
 // Puts a bundle of scripts/package.sh, the facility's programs and their libraries, into place at a
 // facility.
 //
-//   WORKDIR/xffl.programs/xffl-trainer-0.1.0-x86_64-cpu-1a2b3c4d/   the bundle, unpacked and
-//   verified WORKDIR/xffl.programs/current -> xffl-trainer-...               the newest bundle that
-//   has started WORKDIR/xffl.programs/.staging/                                 an archive on its
-//   way
+//   WORKDIR/xffl.programs/
+//     xffl-trainer-0.1.0-x86_64-cpu-1a2b3c4d/   the bundle, unpacked and verified
+//     current -> xffl-trainer-...               the newest bundle that has started
+//     .staging/                                 an archive on its way
 //
 // A deployment checks the host first, then sends the archive with the resumption of a push, unpacks
 // it beside its final place, compares each file with the bundle's MANIFEST, starts xffl-train, and

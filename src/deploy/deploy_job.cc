@@ -1,0 +1,137 @@
+#include "xffl/deploy/deploy_job.h"
+
+#include <array>
+#include <utility>
+
+#include "placer.h"
+#include "xffl/base/error.h"
+#include "xffl/base/log.h"
+#include "xffl/facility/side_job.h"
+#include "xffl/submit/scheduler.h"
+
+namespace xffl::deploy {
+namespace {
+
+constexpr std::chrono::minutes kWalltime{30};
+constexpr std::string_view kJobsFolder = ".jobs";  // below the folder of programs
+constexpr std::string_view kReportFile = "out/report.txt", kReportPart = "out/report.part";
+constexpr std::string_view kUsed = "used";  // in a job's folder: a deployment has used its report
+constexpr int kKeptJobs = 3;
+
+// "$@": the arguments of the script.
+constexpr const char* kRunScript =
+    R"sh(sh place_bundle.sh "$@" >out/report.part && mv out/report.part out/report.txt)sh";
+
+facility::SidePlace job_place(const RemotePath& workdir, const std::string& bundle) {
+  return {.parent = programs_folder(workdir) / kJobsFolder / bundle,
+          .name = "xffl-deploy-" + bundle.substr(bundle.rfind('-') + 1),
+          .report = std::string(kReportFile)};
+}
+
+class JobPlacer final : public Placer {
+ public:
+  JobPlacer(const config::Facility& facility, facility::Services& services, const Bundle& bundle,
+            std::stop_token stop, const OnState& on_state)
+      : shape_(job_shape(facility, bundle)),
+        on_state_(on_state),
+        job_(facility, services, job_place(facility.workdir, bundle.name), std::move(stop),
+             on_state) {}
+
+  remote::Session& session() const { return job_.session(); }
+
+  bool on_login_node() const override { return false; }
+
+  std::optional<Report> earlier() override {
+    if (job_.number() == 0 || session().stat(job_.folder() / kUsed)) return std::nullopt;
+    if (!job_.has_report() && !job_.is_under_way()) return std::nullopt;
+    return follow();
+  }
+
+  Report run() override {
+    job_.submit(shape_, {{"out/", ""}, {"place_bundle.sh", std::string(place_script())}});
+    return follow();
+  }
+
+  void close() override {
+    remote::write_text_atomic(session(), job_.folder() / kUsed, "");
+    const int old = job_.number() - kKeptJobs;
+    if (old > 0) session().remove_tree(job_.folder().parent() / ("job" + std::to_string(old)));
+  }
+
+ private:
+  Report follow() {
+    std::optional<Report> report;
+    if (!job_.follow([&] { return (report = look()).has_value(); }))
+      throw Error(ErrorKind::kFailed, "job " + job_.id().str() + " has ended without a report; " +
+                                          (job_.folder() / submit::kJobOutput).str() +
+                                          " ends with:" + job_.last_output());
+    return *std::move(report);
+  }
+
+  std::optional<Report> look() {
+    const std::array queries{remote::FileQuery{std::string(kReportFile), kMaxReportBytes},
+                             remote::FileQuery{std::string(kReportPart), kMaxReportBytes}};
+    const std::vector<remote::FileView> views = session().look(job_.folder(), queries);
+    if (views.at(0).info) {
+      Report report = parse_report(views[0].bytes);
+      if (!report.whole)
+        throw Error(ErrorKind::kCorrupt, (job_.folder() / kReportFile).str() +
+                                             " is no report of a deployment's job: its last line "
+                                             "should be 'end'");
+      return report;
+    }
+    const std::string step = parse_report(views.at(1).bytes).step;
+    if (!step.empty() && std::exchange(step_, step) != step && on_state_)
+      on_state_("job " + job_.id().str() + " " + step);
+    return std::nullopt;
+  }
+
+  const config::Facility shape_;
+  const OnState& on_state_;
+  facility::SideJob job_;
+  std::string step_;
+};
+
+}  // namespace
+
+config::Facility job_shape(const config::Facility& facility, const Bundle& bundle) {
+  config::Facility shape = facility;
+  const submit::QueueManager& manager = shape.scheduler.manager();
+  if (manager.one_task != nullptr) manager.one_task(shape.scheduler);
+  if (manager.shorten != nullptr) manager.shorten(shape.scheduler, 1, kWalltime);
+  shape.world_size = 1;
+  shape.image = {};
+  shape.trainer_command = {"sh", "-c", kRunScript, "sh"};
+  for (const std::string& argument : script_arguments(facility.workdir, bundle))
+    shape.trainer_command.push_back(facility.on_compute_nodes(argument));
+  return shape;
+}
+
+Deployed deploy_by_job(const config::Facility& facility, facility::Services& services,
+                       const Bundle& bundle, std::stop_token stop,
+                       const transfer::OnProgress& on_progress, const OnState& on_state) {
+  JobPlacer placer(facility, services, bundle, stop, on_state);
+  const auto bulk = services.connect_transfer(facility);
+  transfer::Endpoint endpoint{placer.session(), *bulk};
+  endpoint.may_hash = false;
+  return deploy_with(placer, endpoint, bundle, facility.workdir, stop, on_progress);
+}
+
+void cancel_jobs(const config::Facility& facility, facility::Services& services,
+                 std::stop_token stop, const OnState& on_state) {
+  std::vector<std::string> bundles;
+  try {
+    bundles = services.connect(facility)->list(programs_folder(facility.workdir) / kJobsFolder);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kNotFound) throw;
+  }
+  for (const std::string& bundle : bundles) {
+    if (!bundle.starts_with("xffl-trainer-")) continue;
+    facility::SideJob job(facility, services, job_place(facility.workdir, bundle), stop, on_state);
+    if (!job.is_under_way()) continue;
+    job.cancel();
+    if (on_state) on_state("job " + job.id().str() + " is cancelled");
+  }
+}
+
+}  // namespace xffl::deploy

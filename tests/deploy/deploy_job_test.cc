@@ -1,0 +1,362 @@
+// Deployments by a job of this machine. The log-in node is a session whose PATH has a tar, a gzip
+// and a sha256sum that fail and leave a trace.
+#include "xffl/deploy/deploy_job.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include "support/await.h"
+#include "support/faulty_session.h"
+#include "support/small_bundle.h"
+#include "support/sshd.h"
+#include "support/temp_dir.h"
+#include "support/thrown.h"
+#include "xffl/base/clock.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/config/load.h"
+#include "xffl/facility/job_script.h"
+#include "xffl/submit/slurm.h"
+
+namespace xffl::deploy {
+namespace {
+
+namespace fs = std::filesystem;
+using test::error_of;
+using test::must_run;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::Not;
+
+// The log-in node.
+class LoginNode final : public remote::Session {
+ public:
+  LoginNode(fs::path bin, remote::Session& inner) : bin_(std::move(bin)), inner_(inner) {}
+
+  remote::CommandResult run(const std::vector<std::string>& argv, const std::string& stdin_text,
+                            std::chrono::milliseconds timeout, std::stop_token stop) override {
+    std::vector<std::string> there{"env", "PATH=" + bin_.string() + ":" + std::getenv("PATH")};
+    there.insert(there.end(), argv.begin(), argv.end());
+    return inner_.run(there, stdin_text, timeout, stop);
+  }
+  std::optional<remote::FileInfo> stat(const RemotePath& path) override {
+    return inner_.stat(path);
+  }
+  size_t read(const RemotePath& path, uint64_t offset, std::span<std::byte> out) override {
+    return inner_.read(path, offset, out);
+  }
+  void write(const RemotePath& path, uint64_t offset, std::span<const std::byte> bytes) override {
+    inner_.write(path, offset, bytes);
+  }
+  std::optional<std::string> sha256(const RemotePath& path, uint64_t, uint64_t) override {
+    ADD_FAILURE() << "the log-in node hashes " << path.str();
+    return std::nullopt;
+  }
+  void sync(const RemotePath& path) override { inner_.sync(path); }
+  void rename(const RemotePath& from, const RemotePath& to) override { inner_.rename(from, to); }
+  std::vector<std::string> list(const RemotePath& folder) override { return inner_.list(folder); }
+  void make_dirs(const RemotePath& folder) override { inner_.make_dirs(folder); }
+  void remove_tree(const RemotePath& path, std::stop_token stop) override {
+    inner_.remove_tree(path, stop);
+  }
+
+ private:
+  const fs::path bin_;
+  remote::Session& inner_;
+};
+
+class DeployByJob : public testing::Test {
+ protected:
+  DeployByJob() {
+    fs::create_directories(dir_ / "bin");
+    for (const char* name : {"tar", "gzip", "sha256sum"}) {
+      std::ofstream(dir_ / "bin" / name)
+          << "#!/bin/sh\necho \"$0 $*\" >>'" << (dir_ / "trace").string() << "'\nexit 1\n";
+      fs::permissions(dir_ / "bin" / name, fs::perms::owner_all);
+    }
+    // xffl in the job's script: `xffl exec ... -- COMMAND`.
+    services_.programs.xffl = dir_ / "xffl";
+    std::ofstream(dir_ / "xffl")
+        << "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\nshift\nexec \"$@\"\n";
+    fs::permissions(dir_ / "xffl", fs::perms::owner_all);
+    bundle_ = make_bundle("exec echo xffl-train 0.1.0 '(torch 2.11.0)'");
+    facility_.name = FacilityName("alba");
+    facility_.workdir = RemotePath((dir_ / "work").string());
+    facility_.deploy.unpack = config::UnpackPlace::kJob;
+    facility_.poll_interval = std::chrono::milliseconds(50);
+    services_.connect =
+        services_.connect_transfer = [this](const config::Facility&) { return link_; };
+  }
+  ~DeployByJob() override {
+    if (fs::exists(dir_ / "trace")) ADD_FAILURE() << read_file(dir_ / "trace", 1 << 20);
+  }
+
+  Bundle make_bundle(const std::string& line) const {
+    return read_bundle(test::make_small_bundle(dir_.path(), line));
+  }
+  Deployed deploy_now(std::stop_token stop = {}) {
+    return deploy_by_job(facility_, services_, bundle_, stop, {},
+                         [this](const std::string& message) { states_.push_back(message); });
+  }
+  fs::path programs() const { return dir_ / "work/xffl.programs"; }
+  fs::path job(int number) const {
+    return programs() / ".jobs" / bundle_.name / ("job" + std::to_string(number));
+  }
+  fs::path staged() const {
+    return programs() / ".staging" / bundle_.name / (bundle_.name + ".tar.gz");
+  }
+  std::string current() const { return fs::read_symlink(programs() / "current").string(); }
+  // The next jobs wait until release().
+  void hold() {
+    write_file_atomic(dir_ / "hold", "");
+    facility_.environment = {"while [ -e '" + (dir_ / "hold").string() +
+                             "' ]; do sleep 0.05; done"};
+  }
+  void release() const { fs::remove(dir_ / "hold"); }
+  // Starts a deployment and stops it when its job is there and held.
+  Error stopped_deployment(int number = 1) {
+    std::stop_source stop;
+    std::jthread stopper([&] {
+      EXPECT_TRUE(test::await([&] { return fs::exists(job(number) / "claim/owner"); }));
+      stop.request_stop();
+    });
+    return error_of([&] { deploy_now(stop.get_token()); });
+  }
+  static void flip_byte(const fs::path& path, std::streamoff at) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(at);
+    const char byte = static_cast<char>(file.get() ^ 1);
+    file.seekp(at);
+    file.put(byte);
+  }
+
+  test::TempDir dir_;
+  Bundle bundle_;
+  config::Facility facility_;
+  SystemClock clock_;
+  facility::Services services_ = facility::make_services(clock_, dir_.path());
+  std::unique_ptr<remote::Session> local_ = remote::make_local_session();
+  std::shared_ptr<remote::Session> link_ = std::make_shared<LoginNode>(dir_ / "bin", *local_);
+  std::vector<std::string> states_;
+};
+
+TEST_F(DeployByJob, AJobUnpacksAndTheLogInNodeOnlyMovesTheLink) {
+  const Deployed done = deploy_now();
+  EXPECT_FALSE(done.was_there);
+  EXPECT_GT(done.moved_bytes, 0u);
+  EXPECT_EQ(done.started, "xffl-train 0.1.0 (torch 2.11.0)");
+  EXPECT_EQ(current(), bundle_.name);
+  EXPECT_EQ(must_run({done.program.str()}), "xffl-train 0.1.0 (torch 2.11.0)\n");
+  EXPECT_FALSE(fs::exists(programs() / ".staging"));
+  EXPECT_EQ(deployed(*link_, facility_.workdir), std::vector{bundle_.name});
+  struct stat times = {};
+  ASSERT_EQ(::stat((programs() / bundle_.name / "lib/large").c_str(), &times), 0);
+  EXPECT_LT(time(nullptr) - times.st_atime, 3600) << "sites remove files by their access times";
+  EXPECT_THAT(states_, Contains(HasSubstr(" is submitted")));
+
+  const Deployed again = deploy_now();
+  EXPECT_TRUE(again.was_there) << "verified by a second job";
+  EXPECT_EQ(again.moved_bytes, 0u);
+  EXPECT_TRUE(fs::exists(job(2) / "out/report.txt"));
+}
+
+TEST_F(DeployByJob, AStoppedDeploymentIsContinuedWithItsJob) {
+  hold();
+  const Error stopped = stopped_deployment();
+  EXPECT_EQ(stopped.kind(), ErrorKind::kCancelled);
+  EXPECT_THAT(stopped.what(), HasSubstr("goes on, and the same command follows it"));
+  EXPECT_FALSE(fs::exists(programs() / "current"));
+  // Once more while the job runs, then after its end.
+  EXPECT_EQ(stopped_deployment().kind(), ErrorKind::kCancelled);
+  release();
+  EXPECT_TRUE(test::await([&] { return fs::exists(job(1) / "out/report.txt"); }));
+  const Deployed done = deploy_now();
+  EXPECT_FALSE(done.was_there);
+  EXPECT_EQ(done.moved_bytes, 0u);
+  EXPECT_EQ(current(), bundle_.name);
+  EXPECT_FALSE(fs::exists(job(2)));
+}
+
+TEST_F(DeployByJob, AnArchiveThatIsDamagedAtTheFacilityIsFoundAndSentAgain) {
+  hold();
+  stopped_deployment();
+  flip_byte(staged(), static_cast<std::streamoff>(bundle_.archive_bytes / 2));
+  release();
+  const Error error = error_of([&] { deploy_now(); });
+  EXPECT_EQ(error.kind(), ErrorKind::kCorrupt);
+  EXPECT_THAT(error.what(), HasSubstr("was damaged at the facility and is removed"));
+  EXPECT_FALSE(fs::exists(programs() / "current"));
+  EXPECT_FALSE(fs::exists(programs() / bundle_.name));
+  EXPECT_GT(deploy_now().moved_bytes, 0u);
+  EXPECT_EQ(current(), bundle_.name);
+}
+
+TEST_F(DeployByJob, AnArchiveThatDiffersFromItsManifestIsRefused) {
+  std::ofstream(dir_ / bundle_.name / "lib/large", std::ios::app) << "more";
+  must_run({"tar", "-czf", bundle_.archive.string(), "-C", dir_.path().string(), bundle_.name});
+  bundle_ = read_bundle(bundle_.archive);
+  const Error error = error_of([&] { deploy_now(); });
+  EXPECT_EQ(error.kind(), ErrorKind::kCorrupt);
+  EXPECT_THAT(error.what(), HasSubstr("lib/large: FAILED"));
+  EXPECT_THAT(error.what(), Not(HasSubstr("damaged at the facility")));
+  EXPECT_FALSE(fs::exists(programs() / "current"));
+}
+
+TEST_F(DeployByJob, ADamagedFileOfADeployedBundleIsReplaced) {
+  deploy_now();
+  flip_byte(programs() / bundle_.name / "lib/large", 1000);
+  const Deployed again = deploy_now();
+  EXPECT_FALSE(again.was_there);
+  EXPECT_EQ(read_file(programs() / bundle_.name / "lib/large", 1 << 20),
+            read_file(dir_ / bundle_.name / "lib/large", 1 << 20));
+}
+
+TEST_F(DeployByJob, ABundleThatDoesNotStartOnItsNodeIsNotPromoted) {
+  deploy_now();
+  const std::string good = current();
+  bundle_ = make_bundle("echo 'libtorch_cpu.so: cannot open shared object file' >&2; exit 127");
+  for (int i = 0; i < 2; ++i) {
+    const Error error = error_of([&] { deploy_now(); });
+    EXPECT_EQ(error.kind(), ErrorKind::kFailed);
+    EXPECT_THAT(error.what(), HasSubstr("does not print 'xffl-train 0.1.0' on node "));
+    EXPECT_THAT(error.what(), HasSubstr("libtorch_cpu.so: cannot open shared object file"));
+    EXPECT_EQ(current(), good);
+  }
+}
+
+TEST_F(DeployByJob, AFailedJobShowsItsOutput) {
+  facility_.environment = {"echo there is no such module", "exit 7"};
+  const Error error = error_of([&] { deploy_now(); });
+  EXPECT_EQ(error.kind(), ErrorKind::kFailed);
+  EXPECT_THAT(error.what(), HasSubstr("has ended without a report"));
+  EXPECT_THAT(error.what(), HasSubstr("job1/job.out ends with:"));
+  EXPECT_THAT(error.what(), HasSubstr("there is no such module"));
+  facility_.environment.clear();
+  EXPECT_EQ(deploy_now().moved_bytes, 0u) << "the archive is there";
+  EXPECT_EQ(current(), bundle_.name);
+}
+
+TEST_F(DeployByJob, ANodeWithoutTarIsNamed) {
+  fs::create_directories(dir_ / "node");
+  for (const char* name :
+       {"sh", "mv", "uname", "getconf", "tail", "tr", "mkdir", "rm", "sha256sum"})
+    fs::create_symlink(fs::path("/usr/bin") / name, dir_ / "node" / name);
+  facility_.environment = {"PATH='" + (dir_ / "node").string() + "'"};
+  const Error error = error_of([&] { deploy_now(); });
+  EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
+  EXPECT_THAT(error.what(), HasSubstr("the PATH of node "));
+  EXPECT_THAT(error.what(), HasSubstr(" lacks tar gzip, "));
+}
+
+// Lost replies at each step: the next deployment continues, and the archive is unpacked once.
+TEST_F(DeployByJob, ContinuesAfterEachInterruption) {
+  const auto login_node = link_;
+  int interruptions = 0;
+  for (const char* operation : {"run", "stat", "write", "rename", "make_dirs", "list"})
+    for (int nth = 1; nth <= 4; ++nth) {
+      const std::string context = operation + (" " + std::to_string(nth));
+      fs::remove_all(dir_ / "work");
+      const auto faulty = std::make_shared<test::FaultySession>(*login_node);
+      link_ = faulty;
+      faulty->lose_reply(operation, nth);
+      try {
+        deploy_now();
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::kRemote) << context << ": " << error.what();
+        ++interruptions;
+      }
+      link_ = login_node;
+      deploy_now();
+      EXPECT_EQ(current(), bundle_.name) << context;
+      EXPECT_FALSE(fs::exists(programs() / ".staging")) << context;
+      int unpacked = 0;
+      for (int number = 1; fs::exists(job(number)); ++number)
+        if (fs::exists(job(number) / "out/report.txt") &&
+            read_file(job(number) / "out/report.txt", 1 << 16).find("state unpacked") !=
+                std::string::npos)
+          ++unpacked;
+      EXPECT_EQ(unpacked, 1) << context;
+    }
+  EXPECT_GE(interruptions, 8);
+}
+
+TEST_F(DeployByJob, ARemovalCancelsTheJob) {
+  hold();
+  stopped_deployment();
+  cancel_jobs(facility_, services_, {}, [&](const std::string& text) { states_.push_back(text); });
+  EXPECT_THAT(states_, Contains(HasSubstr("is cancelled")));
+  remove(*link_, facility_.workdir, {});
+  release();
+  EXPECT_FALSE(fs::exists(programs()));
+  facility_.environment.clear();
+  deploy_now();
+  EXPECT_EQ(current(), bundle_.name);
+}
+
+config::Facility facility_with(const std::string& scheduler, const std::string& settings) {
+  return config::parse_experiment(
+             "project: demo\nmodel: /m\ntraining: {steps_per_round: 4, batch_size: 16}\n"
+             "facilities:\n  alba:\n    access: ssh\n    ssh: {hosts: login.example.org, user: me}"
+             "\n    scheduler: " +
+                 scheduler + "\n    " + scheduler + ": {" + settings +
+                 "}\n"
+                 "    deploy: {unpack: job}\n    workdir: /scratch/me/xffl\n    trainer: bundle\n"
+                 "    compute_mounts: [\"/scratch/me:/compute\"]\n    modules: [zlib]\n"
+                 "    image: {file: /scratch/me/x.sif}\n    data: {train: /scratch/me/it.tokens}\n",
+             "xffl.yaml", "/project")
+      .facilities.front();
+}
+
+Bundle some_bundle() {
+  return {"/x.tar.gz", "xffl-trainer-0.1.0-x86_64-cu13-0a1b2c3d",
+          "0.1.0",     "x86_64",
+          "cu13",      "0a1b2c3d",
+          100,         200};
+}
+
+std::string script_of(const config::Facility& shape) {
+  job::JobSpec spec;
+  spec.key.nonce = "0123456789abcdef0123456789abcdef";
+  return facility::job_script(
+      shape, spec, "xffl-deploy-0a1b2c3d-1",
+      RemotePath("/scratch/me/xffl/xffl.programs/.jobs/" + some_bundle().name + "/job1"),
+      {"/opt/xffl/bin/xffl", "/opt/xffl/bin/xffl-train"});
+}
+
+TEST(DeployJobScript, ForSlurmMatchesTheGoldenFile) {
+  const std::string script = script_of(
+      job_shape(facility_with("slurm",
+                              "account: a1, partition: boost, check_partition: debug, nodes: 4, "
+                              "gpus_per_node: 4, cpus_per_task: 8, time: 12h, warning: 10m"),
+                some_bundle()));
+  const fs::path file = fs::path(XFFL_SOURCE_DIR) / "tests/golden/scripts/slurm_deploy.sbatch";
+  if (std::getenv("XFFL_ACCEPT") != nullptr) write_file_atomic(file, script, 0644);
+  EXPECT_EQ(script, read_file(file, 1 << 20)) << "XFFL_ACCEPT=1 rewrites " << file;
+  EXPECT_THAT(script, HasSubstr("#SBATCH --partition=debug\n"));
+  EXPECT_THAT(script, HasSubstr(" /compute/xffl/xffl.programs "
+                                "xffl-trainer-0.1.0-x86_64-cu13-0a1b2c3d 0a1b2c3d "));
+}
+
+TEST(DeployJobScript, IsOneShortTaskWithEveryQueueManager) {
+  for (const char* name : {"slurm", "pbs", "flux", "gridengine"}) {
+    const std::string environment =
+        name == std::string("gridengine") ? ", parallel_environment: mpi" : "";
+    const config::Facility shape = job_shape(
+        facility_with(name, "nodes: 4, tasks_per_node: 2, time: 12h, warning: 10m" + environment),
+        some_bundle());
+    EXPECT_EQ(shape.shape().nodes, 1) << name;
+    EXPECT_EQ(shape.shape().tasks_per_node, 1) << name;
+    EXPECT_EQ(shape.shape().walltime, std::chrono::minutes(30)) << name;
+    const std::string script = script_of(shape);
+    EXPECT_THAT(script, HasSubstr("place_bundle.sh")) << name;
+    EXPECT_THAT(script, Not(HasSubstr("apptainer"))) << name;
+  }
+}
+
+}  // namespace
+}  // namespace xffl::deploy
