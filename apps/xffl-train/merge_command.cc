@@ -20,8 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // A model whose weights include an adapter: each weight that the adapter targets becomes W + (alpha
-// / rank) B A, computed in float32; magnitudes then scale each row to its length. Holds one weight
-// in memory at a time.
+// / rank) B A, computed in float32; magnitudes then scale each row to its length. The adapter's own
+// embedding and head replace the model's. Holds one weight in memory at a time.
 class MergedModel {
  public:
   MergedModel(const fs::path& model, const fs::path& adapter)
@@ -41,6 +41,8 @@ class MergedModel {
 
   at::Tensor value(size_t index) const {
     const llama::ParameterSpec& spec = specs_[index];
+    const auto whole = find("base_model.model." + spec.name);
+    if (whole != nullptr) return read(adapter_, *whole);
     const at::Tensor w_ED = read(model_, spec);
     std::string layer = "base_model.model." + spec.name;
     layer.resize(layer.size() - std::min(layer.size(), std::string(".weight").size()));

@@ -77,7 +77,8 @@ Json describe_adapter(const checkpoint::LoraConfig& lora) {
           {"alpha", lora.alpha},
           {"rank_stabilized", lora.rank_stabilized},
           {"weight_decomposed", lora.weight_decomposed},
-          {"target_modules", lora.target_modules}};
+          {"target_modules", lora.target_modules},
+          {"modules_to_save", lora.modules_to_save}};
 }
 
 void add_config(Json& json, const fs::path& folder) {

@@ -46,7 +46,7 @@ void require_same_adapters(const std::vector<Input>& inputs) {
       throw Error(ErrorKind::kRejected,
                   input.folder.string() + " and " + inputs.front().folder.string() +
                       ": adapters with different rank, alpha, "
-                      "use_rslora, use_dora or target_modules cannot be averaged");
+                      "use_rslora, use_dora, target_modules or modules_to_save cannot be averaged");
   }
 }
 

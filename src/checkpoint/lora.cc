@@ -22,6 +22,7 @@ constexpr int64_t kWriteElements = 1 << 20;
 constexpr size_t kReadElements = 1 << 14;  // a piece of a row that fits a processor's cache
 constexpr std::string_view kAdapterPrefix = "base_model.model.";
 constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
+constexpr std::array<std::string_view, 2> kWholeModules{"embed_tokens", "lm_head"};
 
 // The names of the modules of all families, in the order of their blocks.
 const std::vector<std::string_view>& module_list() {
@@ -61,6 +62,18 @@ std::string sort_modules(std::vector<std::string>& modules) {
   return "";
 }
 
+// Sorts the fully trained modules; returns an error message, or "".
+std::string sort_whole_modules(std::vector<std::string>& modules) {
+  for (const std::string& name : modules) {
+    if (std::find(kWholeModules.begin(), kWholeModules.end(), name) == kWholeModules.end())
+      return "names '" + log::printable(name, 100) +
+             "'; this build trains embed_tokens and lm_head whole";
+    if (std::count(modules.begin(), modules.end(), name) > 1) return "names " + name + " twice";
+  }
+  std::sort(modules.begin(), modules.end());  // also the order of kWholeModules
+  return "";
+}
+
 bool is_default(const Json& value) {
   return value.is_null() || value == false || value == 0 ||
          ((value.is_object() || value.is_array() || value.is_string()) && value.empty());
@@ -68,15 +81,23 @@ bool is_default(const Json& value) {
 
 // PEFT settings that xffl does not implement: any value but the default changes the adapter's
 // results.
-constexpr std::array kUnsupportedKeys{"use_qalora",        "use_bdlora",
-                                      "lora_bias",         "fan_in_fan_out",
-                                      "rank_pattern",      "alpha_pattern",
-                                      "modules_to_save",   "layers_to_transform",
-                                      "layer_replication", "trainable_token_indices",
-                                      "exclude_modules",   "target_parameters",
-                                      "megatron_config",   "alora_invocation_tokens",
-                                      "arrow_config",      "kasa_config",
-                                      "monteclora_config", "velora_config"};
+constexpr std::array kUnsupportedKeys{"use_qalora",
+                                      "use_bdlora",
+                                      "lora_bias",
+                                      "fan_in_fan_out",
+                                      "rank_pattern",
+                                      "alpha_pattern",
+                                      "layers_to_transform",
+                                      "layer_replication",
+                                      "trainable_token_indices",
+                                      "exclude_modules",
+                                      "target_parameters",
+                                      "megatron_config",
+                                      "alora_invocation_tokens",
+                                      "arrow_config",
+                                      "kasa_config",
+                                      "monteclora_config",
+                                      "velora_config"};
 
 void check_unsupported_keys(JsonObject& object) {
   const auto fail = [&](const char* key, const Json& found, const char* supported) {
@@ -103,6 +124,7 @@ uint64_t stream_of(std::string_view name, uint64_t seed) {
 }
 
 bool is_a(const TensorSpec& spec) { return spec.name.ends_with(".lora_A.weight"); }
+bool is_b(const TensorSpec& spec) { return spec.name.ends_with(".lora_B.weight"); }
 bool is_magnitude(const TensorSpec& spec) { return spec.name.ends_with(kMagnitude); }
 
 bool boolean_or_null(JsonObject& object, const char* key) {
@@ -113,11 +135,13 @@ std::string adapter_prefix(int64_t block, const LinearLayer& layer) {
   return std::string(kAdapterPrefix) + "model.layers." + std::to_string(block) + "." + layer.path();
 }
 
-// The name of the weight whose rows have these magnitudes.
-std::string weight_of(std::string_view magnitude) {
-  magnitude.remove_prefix(kAdapterPrefix.size());
-  magnitude.remove_suffix(kMagnitude.size());
-  return std::string(magnitude) + ".weight";
+// The name of the base model's weight that gives this tensor of a fresh adapter its values.
+std::string source_of(const TensorSpec& spec) {
+  std::string_view name = spec.name;
+  name.remove_prefix(kAdapterPrefix.size());
+  if (!is_magnitude(spec)) return std::string(name);
+  name.remove_suffix(kMagnitude.size());
+  return std::string(name) + ".weight";
 }
 
 // The sum of the squares of a row's elements, stored in `row`.
@@ -134,18 +158,20 @@ double sum_of_squares(std::span<const std::byte> row, Dtype dtype) {
   return sum;
 }
 
-// The weight that has these magnitudes. Throws kRejected unless it is a matrix of so many rows.
-const TensorSpec& rows_of(const ModelFolder& base, const TensorSpec& magnitude) {
-  const std::string name = weight_of(magnitude.name);
+// Throws kRejected unless the base model has the weight for this tensor.
+const TensorSpec& weight_for(const ModelFolder& base, const TensorSpec& spec) {
+  const std::string name = source_of(spec);
+  const std::string size = is_magnitude(spec) ? "with " + std::to_string(spec.shape.at(0)) + " rows"
+                                              : "of the shape " + format_shape(spec.shape);
   const auto reject = [&](const std::string& problem) {
-    throw Error(ErrorKind::kRejected,
-                base.path().string() + ": tensor '" + name + "' " + problem +
-                    "; expected a matrix of " + std::to_string(magnitude.shape.at(0)) +
-                    " rows in F32, F16 or BF16, whose lengths are the magnitudes of DoRA");
+    throw Error(ErrorKind::kRejected, base.path().string() + ": tensor '" + name + "' " + problem +
+                                          "; the adapter's " + spec.name + " needs a matrix " +
+                                          size + ", in F32, F16 or BF16");
   };
   if (!base.contains(name)) reject("is missing");
   const TensorSpec& weight = base.spec(name);
-  if (weight.shape.size() != 2 || weight.shape[0] != magnitude.shape.at(0))
+  if (weight.shape.size() != 2 || weight.shape[0] != spec.shape.at(0) ||
+      (!is_magnitude(spec) && weight.shape != spec.shape))
     reject("has the shape " + format_shape(weight.shape));
   if (weight.dtype != Dtype::kF32 && weight.dtype != Dtype::kF16 && weight.dtype != Dtype::kBF16)
     reject("has the dtype " + std::string(to_string(weight.dtype)));
@@ -154,7 +180,7 @@ const TensorSpec& rows_of(const ModelFolder& base, const TensorSpec& magnitude) 
 
 void read_row_lengths(const ModelFolder& base, const TensorSpec& magnitude, int64_t begin,
                       std::span<float> out) {
-  const TensorSpec& weight = rows_of(base, magnitude);
+  const TensorSpec& weight = weight_for(base, magnitude);
   const std::span<const std::byte> data = base.data(weight.name);
   const size_t row_bytes = static_cast<size_t>(weight.shape.at(1)) * size_bytes(weight.dtype);
   for (size_t i = 0; i < out.size(); ++i) {
@@ -167,6 +193,14 @@ void read_row_lengths(const ModelFolder& base, const TensorSpec& magnitude, int6
                       std::to_string(row) +
                       " has no finite length, as DoRA's magnitudes need; expected finite values");
   }
+}
+
+void read_weight(const ModelFolder& base, const TensorSpec& spec, int64_t begin,
+                 std::span<float> out) {
+  const TensorSpec& weight = weight_for(base, spec);
+  const size_t width = size_bytes(weight.dtype);
+  to_float(base.data(weight.name).subspan(static_cast<size_t>(begin) * width, out.size() * width),
+           weight.dtype, out);
 }
 
 }  // namespace
@@ -194,6 +228,8 @@ LoraConfig checked_lora_config(LoraConfig config, std::string_view where) {
     fail(".dropout is " + Json(config.dropout).dump() + ", expected 0 to below 1");
   const std::string problem = sort_modules(config.target_modules);
   if (!problem.empty()) fail(".target_modules " + problem);
+  const std::string whole = sort_whole_modules(config.modules_to_save);
+  if (!whole.empty()) fail(".modules_to_save " + whole);
   return config;
 }
 
@@ -208,6 +244,11 @@ LoraConfig parse_lora_config(std::string_view json, std::string_view origin) {
   config.dropout = object.number_or("lora_dropout", 0);
   config.rank_stabilized = boolean_or_null(object, "use_rslora");
   config.weight_decomposed = boolean_or_null(object, "use_dora");
+  if (object.has("modules_to_save") && !object.at("modules_to_save").is_null())
+    config.modules_to_save = object.strings("modules_to_save");
+  const std::string whole = sort_whole_modules(config.modules_to_save);
+  if (!whole.empty())
+    throw Error(ErrorKind::kUnsupported, object.where() + ": 'modules_to_save' " + whole);
   if (!(config.alpha > 0 && config.alpha <= kMaxAlpha))
     object.fail("lora_alpha", "should be above 0 and at most " + Json(kMaxAlpha).dump());
   if (!(config.dropout >= 0 && config.dropout < 1))
@@ -242,12 +283,24 @@ std::string format_lora_config(const LoraConfig& config) {
                 {"inference_mode", true}};
   if (config.rank_stabilized) document["use_rslora"] = true;
   if (config.weight_decomposed) document["use_dora"] = true;
+  if (!config.modules_to_save.empty()) document["modules_to_save"] = config.modules_to_save;
   return document.dump(2) + "\n";
 }
 
 std::vector<TensorSpec> lora_tensors(const LlamaConfig& model, const LoraConfig& lora,
                                      Dtype dtype) {
+  if (model.tie_word_embeddings && !lora.modules_to_save.empty())
+    throw Error(ErrorKind::kUnsupported,
+                "modules_to_save names " + lora.modules_to_save.front() +
+                    ", but the model's head is its embedding (tie_word_embeddings): training one "
+                    "whole would part them; leave modules_to_save empty, or untie the model");
   std::vector<TensorSpec> tensors;
+  const auto add_whole = [&](std::string_view module, const char* path) {
+    if (std::count(lora.modules_to_save.begin(), lora.modules_to_save.end(), module) > 0)
+      tensors.push_back(
+          {std::string(kAdapterPrefix) + path, dtype, {model.vocab_size, model.hidden_size}});
+  };
+  add_whole("embed_tokens", "model.embed_tokens.weight");
   const std::vector<LinearLayer> layers = model.family().linear_layers(model);
   for (int64_t block = 0; block < model.num_layers; ++block) {
     for (const LinearLayer& layer : layers) {
@@ -262,6 +315,7 @@ std::vector<TensorSpec> lora_tensors(const LlamaConfig& model, const LoraConfig&
         tensors.push_back(
             {adapter_prefix(block, layer) + std::string(kMagnitude), dtype, {layer.out}});
   }
+  add_whole("lm_head", "lm_head.weight");
   return tensors;
 }
 
@@ -281,13 +335,14 @@ void check_lora_tensors(const ModelFolder& adapter, const LlamaConfig& model,
 
 void initialize_lora(const TensorSpec& spec, uint64_t seed, int64_t begin, std::span<float> out,
                      const ModelFolder* base) {
-  if (is_magnitude(spec)) {
+  if (!is_a(spec) && !is_b(spec)) {
     if (base == nullptr)
-      throw Error(ErrorKind::kInternal, spec.name + ": magnitudes depend on the base model");
-    return read_row_lengths(*base, spec, begin, out);
+      throw Error(ErrorKind::kInternal, spec.name + ": the values depend on the base model");
+    if (is_magnitude(spec)) return read_row_lengths(*base, spec, begin, out);
+    return read_weight(*base, spec, begin, out);
   }
   std::fill(out.begin(), out.end(), 0.0f);
-  if (!is_a(spec)) return;
+  if (is_b(spec)) return;
   const double bound = 1.0 / std::sqrt(static_cast<double>(spec.shape.at(1)));
   const uint64_t stream = stream_of(spec.name, seed);
   for (size_t i = 0; i < out.size(); ++i) {

@@ -370,9 +370,10 @@ class ExperimentReader {
           "'adapter' is given, but 'training.lora.rank' is 0: no adapter would be trained");
     const auto alike = [](const job::Lora& a, const job::Lora& b) {
       return a.rank == b.rank &&
-             (a.rank == 0 ||
-              (a.alpha == b.alpha && a.rank_stabilized == b.rank_stabilized &&
-               a.weight_decomposed == b.weight_decomposed && sorted(a) == sorted(b)));
+             (a.rank == 0 || (a.alpha == b.alpha && a.rank_stabilized == b.rank_stabilized &&
+                              a.weight_decomposed == b.weight_decomposed &&
+                              sorted(a.target_modules) == sorted(b.target_modules) &&
+                              sorted(a.modules_to_save) == sorted(b.modules_to_save)));
     };
     for (const Facility& facility : all) {
       const std::string path = "facilities." + facility.name.str();
@@ -381,7 +382,7 @@ class ExperimentReader {
         reader_.problem(reader_.mark(training_path(path, "lora.rank")),
                         "'lora' of '" + facility.name.str() + "' and '" + all.front().name.str() +
                             "' differ: adapters are averaged, so rank, alpha, rank_stabilized, "
-                            "weight_decomposed and target_modules "
+                            "weight_decomposed, target_modules and modules_to_save "
                             "should be the same at all facilities");
       if (lora.rank > 0 && lora.alpha == 0)
         reader_.problem(reader_.mark(training_path(path, "lora.alpha")),
@@ -392,8 +393,7 @@ class ExperimentReader {
     }
   }
 
-  static std::vector<std::string> sorted(const job::Lora& lora) {
-    std::vector<std::string> modules = lora.target_modules;
+  static std::vector<std::string> sorted(std::vector<std::string> modules) {
     std::sort(modules.begin(), modules.end());
     return modules;
   }

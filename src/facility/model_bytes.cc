@@ -25,9 +25,10 @@ std::vector<checkpoint::TensorSpec> trained_tensors(const config::Experiment& ex
   if (lora.rank == 0) return model.tensors();
   return checkpoint::lora_tensors(
       checkpoint::read_llama_config(folder),
-      checkpoint::checked_lora_config({lora.rank, lora.alpha, lora.dropout, lora.target_modules,
-                                       lora.rank_stabilized, lora.weight_decomposed},
-                                      "training.lora"),
+      checkpoint::checked_lora_config(
+          {lora.rank, lora.alpha, lora.dropout, lora.target_modules, lora.rank_stabilized,
+           lora.weight_decomposed, lora.modules_to_save},
+          "training.lora"),
       checkpoint::Dtype::kF32);
 }
 

@@ -46,6 +46,15 @@ const FieldTable& lora_fields() {
              .pattern = "(q|k|v|o|gate|up|down)_proj",
              .shape = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj or down_proj",
              .validate = validate_parameter_name}),
+      field("modules_to_save", &Lora::modules_to_save,
+            "trained whole beside the adapters, as after an extension of the vocabulary",
+            {.max = 500,
+             .pattern = "embed_tokens|lm_head",
+             .shape = "embed_tokens or lm_head",
+             .validate = validate_parameter_name,
+             .omit_default = true,
+             .omit_empty = true,
+             .since = 5}),
   });
   return fields;
 }

@@ -61,9 +61,14 @@ Model::Model(checkpoint::LlamaConfig config, std::vector<Weight> weights, ModelO
                    options_.lora ? options_.lora->scaling() : 0.0, dropout_.get(), num_linears++,
                    find(lora + "magnitude_vector"), lengths_.get()}};
   };
-  embedding_ = find("model.embed_tokens.weight");
+  // An adapter may have the embedding and the head whole.
+  const auto find_whole = [&](const std::string& name) {
+    Weight* of_adapter = find("base_model.model." + name);
+    return of_adapter != nullptr ? of_adapter : find(name);
+  };
+  embedding_ = find_whole("model.embed_tokens.weight");
   final_norm_ = find("model.norm.weight");
-  head_ = find("lm_head.weight");
+  head_ = find_whole("lm_head.weight");
   for (int64_t i = 0; i < config_.num_layers; ++i) {
     const std::string prefix = "model.layers." + std::to_string(i) + ".";
     Block block;

@@ -42,10 +42,15 @@ std::vector<ParameterSpec> parameter_specs(const checkpoint::LlamaConfig& config
 std::vector<ParameterSpec> adapter_specs(const checkpoint::LlamaConfig& config,
                                          const checkpoint::LoraConfig& lora) {
   const auto tensors = checkpoint::lora_tensors(config, lora, checkpoint::Dtype::kF32);
-  const size_t in_a_block = tensors.size() / static_cast<size_t>(config.num_layers);
+  const size_t before_blocks = tensors.front().name.ends_with(".embed_tokens.weight") ? 1 : 0;
+  const size_t in_a_block =
+      (tensors.size() - lora.modules_to_save.size()) / static_cast<size_t>(config.num_layers);
   std::vector<ParameterSpec> specs;
-  for (size_t i = 0; i < tensors.size(); ++i)
-    specs.push_back({tensors[i].name, tensors[i].shape, static_cast<int>(i / in_a_block) + 1});
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const bool is_embedding = i < before_blocks;
+    const int unit = is_embedding ? 0 : static_cast<int>((i - before_blocks) / in_a_block) + 1;
+    specs.push_back({tensors[i].name, tensors[i].shape, unit});
+  }
   return specs;
 }
 

@@ -28,13 +28,16 @@ checkpoint::Dtype own_dtype(const fs::path& model) {
 }
 
 std::string text_of(const LoraConfig& lora) {
-  std::string modules;
-  for (const std::string& module : lora.target_modules)
-    modules += (modules.empty() ? "" : ", ") + module;
+  const auto listed = [](const std::vector<std::string>& modules) {
+    std::string text;
+    for (const std::string& module : modules) text += (text.empty() ? "" : ", ") + module;
+    return " [" + text + "]";
+  };
   return "rank " + std::to_string(lora.rank) + ", alpha " + Json(lora.alpha).dump() +
          (lora.rank_stabilized ? ", rank_stabilized" : "") +
-         (lora.weight_decomposed ? ", weight_decomposed" : "") + ", target_modules [" + modules +
-         "]";
+         (lora.weight_decomposed ? ", weight_decomposed" : "") + ", target_modules" +
+         listed(lora.target_modules) +
+         (lora.modules_to_save.empty() ? "" : ", modules_to_save" + listed(lora.modules_to_save));
 }
 
 // Throws kConfig unless the adapter of xffl.yaml matches training.lora.
@@ -61,7 +64,7 @@ fs::path prepare_adapter(const config::Experiment& experiment, const fs::path& r
   const job::Lora& wanted = training.lora;
   const LoraConfig lora = checkpoint::checked_lora_config(
       {wanted.rank, wanted.alpha, wanted.dropout, wanted.target_modules, wanted.rank_stabilized,
-       wanted.weight_decomposed},
+       wanted.weight_decomposed, wanted.modules_to_save},
       "training.lora");
   const fs::path& model = experiment.model;
   if (experiment.adapter.empty()) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -72,13 +73,18 @@ class FreezePatterns {
 void split_trained_and_frozen(const std::vector<llama::ParameterSpec>& all,
                               const LoadOptions& options, LoadedModel& loaded) {
   FreezePatterns freeze(options.freeze);
+  std::vector<llama::ParameterSpec> adapter;
+  if (options.lora) adapter = llama::adapter_specs(loaded.config, *options.lora);
+  // The adapter's own embedding or head replaces the model's.
+  std::set<std::string> replaced;
+  for (const llama::ParameterSpec& spec : adapter) replaced.insert(spec.name);
   for (const llama::ParameterSpec& spec : all) {
+    if (replaced.contains("base_model.model." + spec.name)) continue;
     const bool frozen = freeze.match(spec) || options.lora.has_value();
     (frozen ? loaded.frozen_specs : loaded.specs).push_back(spec);
   }
-  if (options.lora)
-    for (const llama::ParameterSpec& spec : llama::adapter_specs(loaded.config, *options.lora))
-      (freeze.match(spec) ? loaded.frozen_specs : loaded.specs).push_back(spec);
+  for (const llama::ParameterSpec& spec : adapter)
+    (freeze.match(spec) ? loaded.frozen_specs : loaded.specs).push_back(spec);
   freeze.check_used();
   if (loaded.specs.empty())
     throw Error(ErrorKind::kConfig, "training.freeze: all parameters" +
@@ -275,6 +281,7 @@ void check_adapter(const LoadOptions& options, const checkpoint::LlamaConfig& co
   if (found.alpha != options.lora->alpha) reject("alpha");
   if (found.rank_stabilized != options.lora->rank_stabilized) reject("use_rslora");
   if (found.weight_decomposed != options.lora->weight_decomposed) reject("use_dora");
+  if (found.modules_to_save != options.lora->modules_to_save) reject("modules_to_save");
   if (found.target_modules != options.lora->target_modules) reject("target_modules");
   checkpoint::check_lora_tensors(checkpoint::ModelFolder(options.adapter), config, *options.lora);
 }
@@ -371,8 +378,10 @@ LoadedModel load_model(const std::filesystem::path& folder, const LoadOptions& o
   model_options.first_unit = here.first;
   model_options.end_unit = here.end;
   model_options.recompute = options.recompute;
-  // With an adapter, the model takes all its own parameters and the adapter's parameters.
-  const size_t num_weights = loaded.specs.size() + loaded.frozen_specs.size();
+  // With an adapter, the model takes all its own parameters and the adapter's parameters. It does
+  // not read its own embedding or head if the adapter has one.
+  size_t num_weights = llama::parameter_specs(loaded.config).size();
+  if (options.lora) num_weights += llama::adapter_specs(loaded.config, *options.lora).size();
   loaded.model = std::make_unique<llama::Model>(
       loaded.config, std::vector<llama::Weight>(num_weights), std::move(model_options));
   loaded.model->set_hooks(make_hooks(loaded));
@@ -399,10 +408,10 @@ LoadOptions load_options(const job::JobSpec& spec, at::Device device, const shar
                       .freeze = training.freeze};
   const job::Lora& lora = training.lora;
   if (lora.rank > 0)
-    options.lora =
-        checkpoint::checked_lora_config({lora.rank, lora.alpha, lora.dropout, lora.target_modules,
-                                         lora.rank_stabilized, lora.weight_decomposed},
-                                        "training.lora");
+    options.lora = checkpoint::checked_lora_config(
+        {lora.rank, lora.alpha, lora.dropout, lora.target_modules, lora.rank_stabilized,
+         lora.weight_decomposed, lora.modules_to_save},
+        "training.lora");
   return options;
 }
 

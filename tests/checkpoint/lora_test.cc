@@ -58,6 +58,11 @@ TEST(LoraConfig, ReadsAnAdapterConfigOfPeft) {
   EXPECT_TRUE(decomposed.weight_decomposed);
   EXPECT_EQ(parse_lora_config(format_lora_config(decomposed), "a"), decomposed);
   EXPECT_FALSE(decomposed.applies_as(config));
+  const LoraConfig whole = parse_lora_config(
+      with(R"("modules_to_save": null)", R"("modules_to_save": ["lm_head", "embed_tokens"])"), "a");
+  EXPECT_THAT(whole.modules_to_save, ElementsAre("embed_tokens", "lm_head"));
+  EXPECT_EQ(parse_lora_config(format_lora_config(whole), "a"), whole);
+  EXPECT_FALSE(whole.applies_as(config));
 }
 
 TEST(LoraConfig, RejectsUnsupportedSettings) {
@@ -66,7 +71,8 @@ TEST(LoraConfig, RejectsUnsupportedSettings) {
   };
   for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
            {R"("rank_pattern": {})", R"("rank_pattern": {"q_proj": 2})"},
-           {R"("modules_to_save": null)", R"("modules_to_save": ["lm_head"])"},
+           {R"("modules_to_save": null)", R"("modules_to_save": ["norm"])"},
+           {R"("modules_to_save": null)", R"("modules_to_save": ["lm_head", "lm_head"])"},
            {R"("bias": "none")", R"("bias": "all")"},
            {R"("init_lora_weights": true)", R"("init_lora_weights": "pissa")"},
            {R"(["v_proj", "q_proj"])", R"("all-linear")"},
@@ -77,6 +83,7 @@ TEST(LoraConfig, RejectsUnsupportedSettings) {
     EXPECT_EQ(kind(with(from, to)).kind, ErrorKind::kUnsupported) << to;
   for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
            {R"("use_dora": false)", R"("use_dora": 1)"},
+           {R"("modules_to_save": null)", R"("modules_to_save": "lm_head")"},
            {R"("r": 4)", R"("r": 0)"},
            {R"("r": 4)", R"("r": 1000000)"},
            {R"("r": 4)", R"("r": 4.5)"},
@@ -100,6 +107,8 @@ TEST(LoraConfig, ChecksTheConfigOfAnExperiment) {
   EXPECT_THAT(problem({2, 4, 1, {"q_proj"}}), HasSubstr("training.lora.dropout is 1"));
   EXPECT_THAT(problem({2, 4, 0, {"embed"}}),
               HasSubstr("training.lora.target_modules names 'embed'"));
+  EXPECT_THAT(problem({2, 4, 0, {"q_proj"}, false, false, {"wte"}}),
+              HasSubstr("training.lora.modules_to_save names 'wte'"));
 }
 
 TEST(LoraTensors, HaveTheNamesAndShapesOfPeft) {
@@ -126,6 +135,21 @@ TEST(LoraTensors, OfDoraHaveMagnitudes) {
   EXPECT_EQ(tensors[11].name,
             "base_model.model.model.layers.1.mlp.down_proj.lora_magnitude_vector");
   EXPECT_EQ(tensors[11].shape, (std::vector<int64_t>{48}));
+}
+
+TEST(LoraTensors, OfWholeModulesComeFirstAndLast) {
+  LlamaConfig model = small();
+  model.vocab_size = 97;
+  const LoraConfig lora{4, 8, 0, {"k_proj"}, false, false, {"embed_tokens", "lm_head"}};
+  const auto tensors = lora_tensors(model, lora, Dtype::kF32);
+  ASSERT_EQ(tensors.size(), 6u);
+  EXPECT_EQ(tensors.front(),
+            (TensorSpec{"base_model.model.model.embed_tokens.weight", Dtype::kF32, {97, 48}}));
+  EXPECT_EQ(tensors.back(), (TensorSpec{"base_model.model.lm_head.weight", Dtype::kF32, {97, 48}}));
+  model.tie_word_embeddings = true;
+  const Thrown thrown = thrown_by([&] { lora_tensors(model, lora, Dtype::kF32); });
+  EXPECT_EQ(thrown.kind, ErrorKind::kUnsupported);
+  EXPECT_THAT(thrown.message, HasSubstr("tie_word_embeddings"));
 }
 
 TEST(LoraTensors, InitialValuesDependOnTheSeedAlone) {
@@ -178,9 +202,27 @@ TEST(LoraTensors, InitialMagnitudesAreTheLengthsOfTheRows) {
   TensorSpec more = spec, missing = spec;
   more.shape = {4};
   missing.name = "base_model.model.model.layers.9.self_attn.q_proj.lora_magnitude_vector";
-  EXPECT_THAT(rejected(more),
-              HasSubstr(name + "' has the shape [3, 40000]; expected a matrix of 4"));
+  EXPECT_THAT(rejected(more), HasSubstr(name + "' has the shape [3, 40000]; the adapter's " +
+                                        more.name + " needs a matrix with 4 rows"));
   EXPECT_THAT(rejected(missing), HasSubstr("layers.9.self_attn.q_proj.weight' is missing"));
+}
+
+TEST(LoraTensors, InitialWholeModulesAreTheModels) {
+  const test::TempDir dir;
+  ModelWriter writer(dir / "base", {{"lm_head.weight", Dtype::kBF16, {3, 2}}});
+  std::vector<std::byte> bytes(12);
+  from_float(std::vector<float>{1, 2, -3, 4, 0.5f, 6}, Dtype::kBF16, bytes);
+  writer.write(bytes);
+  writer.finish();
+  const ModelFolder base(dir / "base");
+  TensorSpec spec{"base_model.model.lm_head.weight", Dtype::kF32, {3, 2}};
+  std::vector<float> values(3);
+  initialize_lora(spec, 7, 2, values, &base);
+  EXPECT_THAT(values, ElementsAre(-3.0f, 4.0f, 0.5f));
+  spec.shape = {3, 1};
+  const Thrown thrown = thrown_by([&] { initialize_lora(spec, 7, 0, values, &base); });
+  EXPECT_EQ(thrown.kind, ErrorKind::kRejected);
+  EXPECT_THAT(thrown.message, HasSubstr("has the shape [3, 2]; the adapter's"));
 }
 
 TEST(LoraTensors, ARowWithoutAFiniteLengthIsRejected) {

@@ -499,6 +499,8 @@ TEST(ParseExperiment, AdaptersAreTheSameAtAllFacilities) {
   EXPECT_THAT(alba("{rank: 0}"), HasSubstr("'lora' of 'brno' and 'alba' differ"));
   EXPECT_THAT(alba("{target_modules: [q_proj]}"), HasSubstr("should be the same at all"));
   EXPECT_THAT(alba("{weight_decomposed: true}"), HasSubstr("'lora' of 'brno' and 'alba' differ"));
+  EXPECT_THAT(alba("{modules_to_save: [lm_head]}"),
+              HasSubstr("'lora' of 'brno' and 'alba' differ"));
   EXPECT_THAT(problems(with(all, "alpha: 8", "alpha: 0")), HasSubstr("'lora.alpha' is 0"));
 }
 

@@ -56,7 +56,8 @@ class JobFields(unittest.TestCase):
     def test_of_a_job_are_all_listed(self):
         self.check("job.json", "job.json", {f"training.{key}" for key in
                                            ("optimizer", "momentum", "nesterov", "validation_batch_size", "epochs", "total_rounds",
-                                            "attention", "schedule.decay_ratio", "lora.rank_stabilized", "lora.weight_decomposed")})
+                                            "attention", "schedule.decay_ratio", "lora.rank_stabilized", "lora.weight_decomposed",
+                                            "lora.modules_to_save")})
 
     def test_of_a_report_are_all_listed(self):
         self.check("report.json", "report.json", {"gpu_energy_joules", "optimizer_lost", "train_accuracy", "train_accuracy_last", "samples_per_second",

@@ -24,13 +24,15 @@ def make_adapter(folder, base, settings, seed=7, spread=0.1):
     model = peft.get_peft_model(harness.load(base), peft.LoraConfig(
         r=settings["rank"], lora_alpha=settings["alpha"], lora_dropout=0.0, task_type="CAUSAL_LM",
         target_modules=settings["target_modules"], use_rslora=settings.get("rank_stabilized", False),
-        use_dora=settings.get("weight_decomposed", False)))
+        use_dora=settings.get("weight_decomposed", False), modules_to_save=settings.get("modules_to_save")))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(0, spread)
             elif "lora_magnitude" in name:
                 parameter.mul_(torch.empty_like(parameter).uniform_(0.7, 1.3))
+            elif "modules_to_save" in name:
+                parameter.add_(torch.empty_like(parameter).normal_(0, 0.02))
     model.save_pretrained(folder)
     (folder / "README.md").unlink(missing_ok=True)
     return harness.write_manifest(folder)
@@ -107,7 +109,7 @@ def check_twenty_steps(setting, name, variant, settings, stages=1):
         assert harness.relative(mine["grad_norm"], norm) < harness.TOLERANCE["lora_norm"]
     update = path.parent / "update"
     assert sorted(p.name for p in update.iterdir()) == ["adapter_config.json", WEIGHTS, "manifest.json"]
-    theirs = {name.replace(".default", "").replace("vector.weight", "vector"): value
+    theirs = {name.replace(".modules_to_save", "").replace(".default", "").replace("vector.weight", "vector"): value
               for name, value in model.named_parameters() if value.requires_grad}
     mine = load_file(update / WEIGHTS)
     assert sorted(mine) == sorted(theirs)
@@ -197,6 +199,54 @@ def test_twenty_steps_of_dora(setting, variant, stages):
         assert (mine[each] - given[each]).abs().max() > 1e-3, each
     without = harness.train(job(f"no-{name}", variant, lora(modules=modules), steps=1)).losses
     assert abs(without[0] - losses[0]) > 5 * harness.TOLERANCE["lora_loss"], "the magnitudes should matter"
+
+
+EMBEDDING, HEAD = "base_model.model.model.embed_tokens.weight", "base_model.model.lm_head.weight"
+
+
+@pytest.mark.parametrize("variant,modules,dora", [("plain", ["embed_tokens", "lm_head"], False), ("biased", ["lm_head"], False),
+                                                  ("qwen3", ["embed_tokens"], True)], ids=["both", "head", "embedding"])
+def test_twenty_steps_with_whole_modules(setting, variant, modules, dora):
+    folder, _, _, job = setting
+    settings = lora(weight_decomposed=dora, modules_to_save=modules)
+    mine, losses = check_twenty_steps(setting, f"whole-{variant}", variant, settings)
+    given = load_file(folder / f"whole-{variant}-input" / WEIGHTS)
+    whole = [name for name in (EMBEDDING, HEAD) if name in mine]
+    assert len(whole) == len(modules)
+    for name in whole:
+        assert (mine[name] - given[name]).abs().max() > 1e-3, name
+    without = harness.train(job(f"no-whole-{variant}", variant, lora(weight_decomposed=dora), steps=1)).losses
+    assert abs(without[0] - losses[0]) > 5 * harness.TOLERANCE["lora_loss"], "the adapter's own modules should matter"
+
+
+def test_whole_modules_travel_merge_and_shard(setting):
+    """A fresh adapter has the model's own values; the same bits in shards; PEFT and the merged model give the same NLL."""
+    folder, sequences, tokens, job = setting
+    kinds = dict(settings=lora(modules_to_save=["lm_head", "embed_tokens"]), adapter=False, steps=4, micro_batch_size=6)
+    expected = harness.train(job("whole-none", **kinds), 2)
+    base = harness.load(folder / "plain")
+    unchanged = harness.train(job("whole-unchanged", **kinds | dict(learning_rate=0.0, steps=1)))
+    values = load_file(unchanged.folder / "update" / WEIGHTS)
+    assert torch.equal(values[EMBEDDING], base.model.embed_tokens.weight) and torch.equal(values[HEAD], base.lm_head.weight)
+    assert unchanged.report["validation"][0]["nll_before"] == pytest.approx(
+        harness.evaluate(folder / "plain", tokens)["nll"], rel=1e-6)
+    for number, mode in enumerate(MODES):
+        found = harness.train(job(f"whole-{number}", **kinds, **mode), 2)
+        assert found.losses == expected.losses and found.report["update_sha256"] == expected.report["update_sha256"], mode
+    update, merged = expected.folder / "update", folder / "whole-merged"
+    harness.run([harness.BIN / "xffl-train", "merge", "--model", folder / "plain", "--adapter", update, "--out", merged])
+    beside = harness.evaluate(folder / "plain", tokens, "--adapter", update)["nll"]
+    assert harness.relative(harness.evaluate(merged, tokens)["nll"], beside) < 1e-6
+    assert harness.relative(harness.hf_evaluate(load_with(folder / "plain", update), sequences)[1], beside) < 1e-5
+    theirs = load_with(folder / "plain", update).merge_and_unload()
+    for (name, mine), other in zip(harness.load(merged).named_parameters(), theirs.parameters()):
+        assert (mine - other).abs().max() < 1e-6, name
+
+
+def test_whole_modules_of_a_tied_model_are_rejected(setting):
+    _, _, _, job = setting
+    check_rejected(job("whole-tied", "tied", lora(modules_to_save=["embed_tokens"]), adapter=False),
+                   "modules_to_save names embed_tokens", "tie_word_embeddings")
 
 
 def test_a_fresh_adapter_of_dora_has_the_magnitudes_of_pefts(setting):
@@ -386,6 +436,7 @@ def check_rejected(job, *texts, code=None):
 
 @pytest.mark.parametrize("change,text", [
     (dict(r=5), "rank (5, not 4)"), (dict(lora_alpha=9), "alpha differs"), (dict(use_dora=True), "use_dora differs"), (dict(use_dora="x"), "use_dora"),
+    (dict(modules_to_save=["lm_head"]), "modules_to_save differs"), (dict(modules_to_save=["norm"]), "'norm'"),
     (dict(use_rslora=True), "use_rslora differs"), (dict(use_rslora=3), "use_rslora"), (dict(target_modules="all-linear"), "target_modules"),
     (dict(target_modules=["q_proj"]), "target_modules differs"), (dict(target_modules=["q_proj", "lm_head"]), "lm_head"),
     (dict(rank_pattern={"q_proj": 2}), "rank_pattern"), (dict(bias="all"), "bias"), (dict(peft_type="LOHA"), "peft_type"),

@@ -5,7 +5,7 @@
 // [out, rank], or alpha / sqrt(rank) with rsLoRA (Kalajdzievski, 2023); all blocks have the same
 // rank and alpha. With DoRA (Liu et al., 2024) each row of W' = W + (alpha / rank) B A is scaled to
 // a trained length, its magnitude: y = m / |W'| * (W' x). The reader rejects unimplemented variants
-// by name: ranks per layer, biases, fully trained modules.
+// by name: ranks per layer, biases, fully trained modules other than the embedding and the head.
 #pragma once
 
 #include <cmath>
@@ -31,6 +31,8 @@ struct LoraConfig {
   std::vector<std::string> target_modules;
   bool rank_stabilized = false;    // PEFT's use_rslora
   bool weight_decomposed = false;  // PEFT's use_dora: with magnitudes
+  /// Trained whole beside the adapter: embed_tokens, lm_head, in this order.
+  std::vector<std::string> modules_to_save{};
   bool operator==(const LoraConfig&) const = default;
 
   /// The factor of B A.
@@ -57,7 +59,10 @@ std::string format_lora_config(const LoraConfig& config);
 
 /// The tensors of an adapter, "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight",
 /// ..., by layer, then by module, A before B. With DoRA the magnitudes [out] of a layer's modules,
-/// "base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector", ..., follow them.
+/// "base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector", ..., follow them. The
+/// embedding, "base_model.model.model.embed_tokens.weight", comes first and the head,
+/// "base_model.model.lm_head.weight", last. Throws kUnsupported for fully trained modules of a
+/// model whose head is its embedding.
 std::vector<TensorSpec> lora_tensors(const LlamaConfig& model, const LoraConfig& lora, Dtype dtype);
 
 /// Throws kRejected unless the folder holds exactly the adapter's tensors (shapes; F32, F16 or
@@ -67,15 +72,16 @@ void check_lora_tensors(const ModelFolder& adapter, const LlamaConfig& model,
 
 /// Elements [begin, begin + out.size()) of a fresh adapter's tensor, distributed as in PEFT: A
 /// uniform in +-1 / sqrt(in) (Kaiming with a = sqrt 5), B zero, magnitudes the lengths of the rows
-/// of the base model's weight. The same seed and model give the same bytes on every machine.
+/// of the base model's weight, fully trained modules those of the base model. The same seed and
+/// model give the same bytes on every machine.
 ///
-/// Only magnitudes read `base`, a piece of a row at a time. Throws kRejected if a row has no finite
-/// length, kInternal for a magnitude without `base`.
+/// Only magnitudes and fully trained modules read `base`, a piece at a time. Throws kRejected if
+/// `base` does not have their weight or a row has no finite length, kInternal without `base`.
 void initialize_lora(const TensorSpec& spec, uint64_t seed, int64_t begin, std::span<float> out,
                      const ModelFolder* base = nullptr);
 
 /// Creates `folder` and writes a fresh adapter in F32, without a manifest. `base`, the adapter's
-/// model, is needed for magnitudes.
+/// model, is needed for magnitudes and fully trained modules.
 void write_initial_lora(const std::filesystem::path& folder, const LlamaConfig& model,
                         const LoraConfig& lora, uint64_t seed, const ModelFolder* base = nullptr);
 

@@ -172,6 +172,7 @@ struct Lora {
   std::vector<std::string> target_modules{"q_proj", "v_proj"};  // names in Hugging Face's models
   bool rank_stabilized = false;    // scaled by alpha / sqrt(rank): rsLoRA, Kalajdzievski, 2023
   bool weight_decomposed = false;  // with trained magnitudes: DoRA, Liu et al., 2024
+  std::vector<std::string> modules_to_save{};  // embed_tokens, lm_head: trained whole
   bool operator==(const Lora&) const = default;
 };
 

@@ -27,8 +27,8 @@ struct ParameterSpec {
 /// The parameters in the order of units.
 std::vector<ParameterSpec> parameter_specs(const checkpoint::LlamaConfig& config);
 
-/// The parameters of a LoRA adapter, with the names in PEFT's files; each parameter belongs to its
-/// block's unit.
+/// The parameters of a LoRA adapter, with the names in PEFT's files; each parameter belongs to the
+/// unit of its block, or to that of the embedding or the head that it replaces.
 std::vector<ParameterSpec> adapter_specs(const checkpoint::LlamaConfig& config,
                                          const checkpoint::LoraConfig& lora);
 
