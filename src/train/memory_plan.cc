@@ -183,7 +183,8 @@ MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatL
   const int64_t width = width_of(training.precision);
   const bool split = layout.num_shards() > 1;
   const bool transient = (split && sharded.parameters) || offload.parameters;
-  const int64_t held = split && sharded.states ? part : whole;
+  const bool states_split = split && sharded.states;
+  const int64_t held = states_split ? part : whole;
   MemoryPlan plan;
   plan.parameters = (transient ? held : whole) * width;
   const MasterWidths masters = master_widths(training, offload);
@@ -198,7 +199,7 @@ MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatL
   if (transient) plan.buffers += pooled_elements(layout) * width;
   if (gradients_split) plan.buffers += pooled_elements(layout) * gradient_width;
   if (split && device.is_cpu()) plan.buffers += pooled_elements(layout) * gradient_width;
-  plan.buffers += exchange_buffer(training, layout, split && sharded.states);
+  plan.buffers += exchange_buffer(training, layout, states_split);
   plan.activations = activation_bytes(config, training, positions, stage);
   plan.logits = logits_bytes(config, training, positions, stage, device);
   if (offload.states) {
@@ -208,7 +209,7 @@ MemoryPlan plan_memory(const checkpoint::LlamaConfig& config, const shard::FlatL
   }
   if (offload.parameters) plan.host += plan.parameters;
   if (device.is_cuda()) {
-    plan.pinning = pinning(layout, training, offload, whole / held);
+    plan.pinning = pinning(layout, training, offload, states_split ? layout.num_shards() : 1);
     plan.workspaces = workspace_bytes(config, training, positions);
     plan.context = kContextBytes;
   }

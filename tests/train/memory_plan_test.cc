@@ -189,6 +189,21 @@ TEST(MemoryPlan, WithAnAdapterTheModelHasValuesOnly) {
   EXPECT_LT(static_cast<double>(plan.masters + plan.moments + plan.gradients), 0.2e9);
 }
 
+TEST(MemoryPlan, AStageMayHaveNoTrainedParameters) {
+  job::TrainingSpec training;
+  training.precision = job::FloatType::kBfloat16;
+  training.sharding = job::Sharding::kOptimizer;
+  training.offload = job::Offload::kOptimizer;
+  const checkpoint::LoraConfig lora{16, 32, 0, {"q_proj", "v_proj"}};
+  const UnitRange head{33, 34};
+  const shard::FlatLayout adapter(flat_parameters_of(llama::adapter_specs(llama_7b(), lora), head),
+                                  2);
+  const MemoryPlan plan =
+      plan_memory(llama_7b(), adapter, training, 2048, {head, 1, false}, at::kCUDA);
+  EXPECT_EQ(plan.exact() + plan.pinning, 0);
+  EXPECT_GT(plan.logits, 0);
+}
+
 TEST(MemoryPlan, BothEndsOfAPipelineHoldATrainedTiedHead) {
   checkpoint::LlamaConfig config = llama_7b();
   config.tie_word_embeddings = true;
