@@ -92,9 +92,7 @@ def adapters(**changes):
 DROPOUT = adapters(dropout=0.3)
 LORA = {
     "two_stages": (2, 2, {}),
-    "four_stages_gpipe": (4, 4, dict(schedule="gpipe")),
     "stages_without_adapters": (6, 6, {}),  # the embedding's, and the head's
-    "data_ranks": (4, 2, {}),
     "data_ranks_sharded": (4, 2, dict(sharding="optimizer")),
     "dropout": (2, 2, DROPOUT),
     "dropout_gpipe_recompute": (4, 4, dict(schedule="gpipe", recompute="full") | DROPOUT),
@@ -164,9 +162,9 @@ def test_a_stop_of_one_rank_stops_all(setting, rank):
     assert report["update_sha256"] == expected.report["update_sha256"]
 
 
-@pytest.mark.parametrize("more", [{}, DROPOUT], ids=["whole", "adapters"])
-@pytest.mark.parametrize("first,second", [((2, 2), (2, 2)), ((2, 2), (2, 1)), ((2, 1), (4, 2)), ((4, 2), (2, 2))],
-                         ids=["same", "fewer_stages", "more_stages", "other_ranks"])
+@pytest.mark.parametrize("first,second,more", [((2, 2), (2, 2), {}), ((2, 2), (2, 1), {}), ((2, 1), (4, 2), {}), ((4, 2), (2, 2), {}),
+                                               ((2, 2), (2, 1), DROPOUT), ((2, 1), (4, 2), DROPOUT)],
+                         ids=["same", "fewer_stages", "more_stages", "other_ranks", "adapters_fewer_stages", "adapters_more_stages"])
 def test_a_killed_job_resumes_with_any_number_of_stages(setting, first, second, more):
     """(ranks, stages) of the attempts."""
     steps = 24
