@@ -79,6 +79,7 @@ void remove_images(facility::Services& services, const config::Facility& facilit
   question += "Jobs that run in these images fail. Remove them? (type yes to remove) ";
   if (asks && !names.empty())
     require_yes(question, "xffl deploy --remove --yes", "the images were not removed");
+  deploy::cancel_jobs(facility, services, stop, reporter_of_states(facility.name.str()));
   for (const std::string& name : names)
     std::printf("removing %s\n", log::printable(name, 200).c_str());
   deploy::remove_images(*session, file, stop);
@@ -91,16 +92,23 @@ void deploy_image(const DeployOptions& options, const config::Facility& facility
     throw Error(ErrorKind::kUsage,
                 "facilities." + options.facility +
                     ".image is set: expected the image's file on this machine, or --remove");
-  const auto control = services.connect(facility);
-  const auto bulk = services.connect_transfer(facility);
   const bool builtin = facility.trainer_command.empty();
-  const deploy::DeployedImage done = deploy::deploy_image(
-      {*control, *bulk}, options.bundle,
-      {.file = RemotePath(facility.image.file),
-       .program = facility.image.program,
-       .trainer = builtin ? facility::trainer_program(facility, services.programs) : "",
-       .version = XFFL_VERSION},
-      stop, reporter(services.clock, options.facility, "sending the image"));
+  const deploy::ImagePlace place{
+      .file = RemotePath(facility.image.file),
+      .program = facility.image.program,
+      .trainer = builtin ? facility::trainer_program(facility, services.programs) : "",
+      .version = XFFL_VERSION};
+  const transfer::OnProgress on_progress =
+      reporter(services.clock, options.facility, "sending the image");
+  deploy::DeployedImage done;
+  if (facility.deploy.unpack == config::UnpackPlace::kJob) {
+    done = deploy::deploy_image_by_job(facility, services, options.bundle, place, stop, on_progress,
+                                       reporter_of_states(options.facility));
+  } else {
+    const auto control = services.connect(facility);
+    const auto bulk = services.connect_transfer(facility);
+    done = deploy::deploy_image({*control, *bulk}, options.bundle, place, stop, on_progress);
+  }
   std::printf("%s: %s %s, and %s\n", options.facility.c_str(), done.file.str().c_str(),
               done.was_there ? "was in place and is whole" : "is in place",
               done.started.empty() ? ("was not started: " + done.why_not).c_str()

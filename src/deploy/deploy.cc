@@ -109,12 +109,6 @@ Host judged_host(const Bundle& bundle, Host host, const RemotePath& folder, bool
   return host;
 }
 
-// "node n12 (aarch64, glibc 2.31)"
-std::string describe_node(const Report& report) {
-  return "node " + report.host + " (" + report.machine +
-         (report.glibc.empty() ? ")" : ", glibc " + report.glibc + ")");
-}
-
 // Throws unless the bundle is in place. A changed archive is removed: the next deployment sends it
 // again.
 void require_whole(remote::Session& session, const Report& report, const Bundle& bundle,
@@ -138,9 +132,7 @@ void require_whole(remote::Session& session, const Report& report, const Bundle&
 
 void require_start(const Report& report, const Bundle& bundle, const RemotePath& folder) {
   const std::string expected = "xffl-train " + bundle.version;
-  if (report.exit_code == 0 &&
-      (report.started == expected || report.started.starts_with(expected + " ")))
-    return;
+  if (has_started(report, bundle.version)) return;
   const RemotePath program = folder / bundle.name / config::kBundlePrograms / "xffl-train";
   fail_script(ErrorKind::kFailed,
               program.str() + " --version does not print '" + expected + "' on " +
@@ -148,32 +140,6 @@ void require_start(const Report& report, const Bundle& bundle, const RemotePath&
                   (report.machine == bundle.arch ? "" : ", and the bundle is for " + bundle.arch),
               {report.exit_code, report.started});
 }
-
-class LoginNodePlacer final : public Placer {
- public:
-  LoginNodePlacer(remote::Session& session, std::vector<std::string> arguments,
-                  std::stop_token stop)
-      : session_(session), arguments_(std::move(arguments)), stop_(std::move(stop)) {}
-
-  bool on_login_node() const override { return true; }
-  std::optional<Report> earlier() override { return std::nullopt; }
-  Report run() override {
-    std::vector<std::string> argv = {"sh", "-c", std::string(place_script()), "sh"};
-    argv.insert(argv.end(), arguments_.begin(), arguments_.end());
-    const remote::CommandResult result = session_.run(argv, "", kLongScript, stop_);
-    Report report = parse_report(result.out);
-    if (result.exit_code != 0 || !report.whole)
-      fail_script(ErrorKind::kIo, "cannot unpack " + arguments_.at(1) + " in " + arguments_.at(0),
-                  {result.exit_code, log::printable(result.err, 600)});
-    return report;
-  }
-  void close() override {}
-
- private:
-  remote::Session& session_;
-  const std::vector<std::string> arguments_;
-  std::stop_token stop_;
-};
 
 }  // namespace
 
@@ -245,10 +211,33 @@ std::vector<std::string> problems(const Bundle& bundle, const Host& host,
   return found;
 }
 
-std::string_view place_script() { return deploy_scripts().front().text; }
+PlaceScript bundle_script(const RemotePath& workdir, const Bundle& bundle) {
+  return {deploy_scripts().front().text,
+          {programs_folder(workdir).str(), bundle.name, bundle.manifest_hash}};
+}
 
-std::vector<std::string> script_arguments(const RemotePath& workdir, const Bundle& bundle) {
-  return {programs_folder(workdir).str(), bundle.name, bundle.manifest_hash};
+Report LoginNodePlacer::run() {
+  std::vector<std::string> argv = {"sh", "-c", std::string(script_.text), "sh"};
+  argv.insert(argv.end(), script_.arguments.begin(), script_.arguments.end());
+  const remote::CommandResult result = session_.run(argv, "", kLongScript, stop_);
+  Report report = parse_report(result.out);
+  if (result.exit_code != 0 || !report.whole)
+    fail_script(
+        ErrorKind::kIo,
+        "cannot put " + script_.arguments.at(1) + " into place in " + script_.arguments.at(0),
+        {result.exit_code, log::printable(result.err, 600)});
+  return report;
+}
+
+std::string describe_node(const Report& report) {
+  return "node " + report.host + " (" + report.machine +
+         (report.glibc.empty() ? ")" : ", glibc " + report.glibc + ")");
+}
+
+bool has_started(const Report& report, const std::string& version) {
+  const std::string expected = "xffl-train " + version;
+  return report.exit_code == 0 &&
+         (report.started == expected || report.started.starts_with(expected + " "));
 }
 
 // A project's name has no dot, so that the folder is no project's.
@@ -257,11 +246,17 @@ RemotePath programs_folder(const RemotePath& workdir) { return workdir / config:
 Report parse_report(std::string_view text) {
   constexpr size_t kShown = 1500;
   Report report;
-  const std::map<std::string, std::string Report::*> texts{
-      {"host", &Report::host},       {"machine", &Report::machine}, {"glibc", &Report::glibc},
-      {"missing", &Report::missing}, {"state", &Report::state},     {"damage", &Report::damage},
-      {"problem", &Report::problem}, {"archive", &Report::archive}, {"started", &Report::started},
-      {"step", &Report::step}};
+  const std::map<std::string, std::string Report::*> texts{{"host", &Report::host},
+                                                           {"machine", &Report::machine},
+                                                           {"glibc", &Report::glibc},
+                                                           {"missing", &Report::missing},
+                                                           {"state", &Report::state},
+                                                           {"damage", &Report::damage},
+                                                           {"problem", &Report::problem},
+                                                           {"archive", &Report::archive},
+                                                           {"started", &Report::started},
+                                                           {"step", &Report::step},
+                                                           {"no_program", &Report::no_program}};
   std::istringstream lines{std::string(text)};
   for (std::string line; std::getline(lines, line);) {
     report.whole = line == "end";
@@ -319,7 +314,7 @@ Deployed deploy_with(Placer& placer, const transfer::Endpoint& facility, const B
 
 Deployed deploy(const transfer::Endpoint& facility, const Bundle& bundle, const RemotePath& workdir,
                 std::stop_token stop, const transfer::OnProgress& on_progress) {
-  LoginNodePlacer placer(facility.control, script_arguments(workdir, bundle), stop);
+  LoginNodePlacer placer(facility.control, bundle_script(workdir, bundle), stop);
   return deploy_with(placer, facility, bundle, workdir, stop, on_progress);
 }
 

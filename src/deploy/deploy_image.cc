@@ -2,31 +2,26 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
+#include <span>
 #include <utility>
 
+#include "placer.h"
 #include "script.h"
+#include "xffl/base/embedded_file.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/manifest.h"
 #include "xffl/deploy/deploy.h"
 
 namespace xffl::deploy {
+
+std::span<const EmbeddedFile> deploy_scripts();  // generated
+
 namespace {
 
 constexpr size_t kDigits = 8;
 constexpr std::string_view kStaging = ".xffl-staging";
-
-// $1: the file, $2: its SHA-256. Exit code 3: another one.
-constexpr const char* kCompare = R"sh(
-LC_ALL=C; export LC_ALL
-found=$(sha256sum -- "$1") || exit 2
-[ "${found%% *}" = "$2" ] || { echo "its SHA-256 is ${found%% *}, expected $2"; exit 3; }
-)sh";
-
-// $1: the image's file, $2: the folder, $3: its final name.
-constexpr const char* kPlace = R"sh(
-cd -- "$2" && touch -- "$1" && mv -f -- "$1" "$3" && rm -rf -- .xffl-staging
-)sh";
 
 // $1: the folder, $2: the link, $3: the image. Exit code 3: the link's name is taken by a file.
 constexpr const char* kPromote = R"sh(
@@ -41,18 +36,6 @@ std::pair<std::string, std::string> name_parts(const RemotePath& file) {
   const size_t dot = name.rfind('.');
   const size_t end = dot == std::string::npos || dot == 0 ? name.size() : dot;
   return {name.substr(0, end) + "-", name.substr(end)};
-}
-
-bool is_whole(remote::Session& session, const RemotePath& file,
-              const checkpoint::ManifestFile& expected, const std::stop_token& stop) {
-  const auto info = session.stat(file);
-  if (!info || info->size_bytes != expected.size_bytes) return false;
-  const Answer answer =
-      run_script(session, kCompare, {file.str(), expected.sha256}, kLongScript, stop);
-  if (answer.exit_code != 0)
-    log::warning("the deployed image is damaged and is replaced",
-                 {{"image", file.str()}, {"problem", answer.text}});
-  return answer.exit_code == 0;
 }
 
 void require_place(remote::Session& session, const ImagePlace& place, uint64_t bytes) {
@@ -72,75 +55,115 @@ void require_place(remote::Session& session, const ImagePlace& place, uint64_t b
                                              "another file in image.file");
 }
 
-// Fills in `started` or `why_not`.
-void start(remote::Session& session, const ImagePlace& place, DeployedImage& done,
-           const std::stop_token& stop) {
+// Throws unless the image is in place.
+void require_whole(remote::Session& session, const Report& report, const ImageToDeploy& image) {
+  if (!report.missing.empty())
+    throw Error(ErrorKind::kUnsupported, "the PATH of " + describe_node(report) + " lacks " +
+                                             report.missing + ", which verifies the image");
+  if (report.state == "intact" || report.state == "placed") return;
+  const std::string sent = (image.staging / image.content().name).str();
+  if (report.state != "broken")
+    throw Error(ErrorKind::kIo,
+                sent + " has disappeared: repeat the command, which sends it again");
+  session.remove_tree(image.staging);
+  throw Error(ErrorKind::kCorrupt, sent + " is damaged and was removed (" + report.problem +
+                                       "): repeat the command, which sends it again");
+}
+
+// Fills in `started` or `why_not`. On a job's node, where the rounds start the image, its program
+// has to be there.
+void require_start(const Report& report, const ImageToDeploy& image, bool on_login_node,
+                   DeployedImage& done) {
+  const ImagePlace& place = image.place;
   if (place.trainer.empty()) {
     done.why_not = "the facility has a trainer of its own";
-    return;
-  }
-  const remote::CommandResult found = session.run(
-      {"sh", "-c", "command -v -- \"$1\"", "sh", place.program}, "", kShortScript, stop);
-  if (found.exit_code != 0) {
+  } else if (!report.no_program.empty() && on_login_node) {
     done.why_not = place.program + " is not in the PATH of the log-in node";
-    return;
-  }
-  const remote::CommandResult started = session.run(
-      {place.program, "exec", done.file.str(), place.trainer, "--version"}, "", kLongScript, stop);
-  const std::string line = log::printable(started.out.substr(0, started.out.find('\n')), 100);
-  const std::string expected = "xffl-train " + place.version;
-  if (started.exit_code != 0 || (line != expected && !line.starts_with(expected + " ")))
+  } else if (!report.no_program.empty()) {
+    throw Error(ErrorKind::kFailed, place.program + " is not in the PATH of " +
+                                        describe_node(report) +
+                                        ": name the module that provides it in 'modules', or its "
+                                        "path in image.program");
+  } else if (!has_started(report, place.version)) {
     fail_script(ErrorKind::kFailed,
-                place.program + " exec " + done.file.str() + " " + place.trainer +
-                    " --version does not print '" + expected + "'",
-                {started.exit_code, log::printable(started.out + started.err, 600)});
-  done.started = line;
+                place.program + " exec " + image.file.str() + " " + place.trainer +
+                    " --version does not print 'xffl-train " + place.version + "' on " +
+                    describe_node(report),
+                {report.exit_code, report.started});
+  } else {
+    done.started = report.started;
+  }
 }
 
 }  // namespace
 
-DeployedImage deploy_image(const transfer::Endpoint& facility, const std::filesystem::path& image,
-                           const ImagePlace& place, std::stop_token stop,
-                           const transfer::OnProgress& on_progress) {
+ImageToDeploy read_image(const std::filesystem::path& image, const ImagePlace& place) {
   if (!std::filesystem::exists(image))
     throw Error(ErrorKind::kNotFound, image.string() + " does not exist");
   if (!std::filesystem::is_regular_file(image))
     throw Error(ErrorKind::kUsage,
                 image.string() + " is no file: expected the file of an image, such as xffl.sif");
   const std::filesystem::path local = std::filesystem::absolute(image);
-  require_place(facility.control, place, std::filesystem::file_size(local));
-
-  checkpoint::Manifest manifest;
-  manifest.files = {checkpoint::hash_file(local)};
-  const checkpoint::ManifestFile& file = manifest.files.front();
+  ImageToDeploy read{
+      .place = place, .folder = local.parent_path(), .manifest = {}, .file = {}, .staging = {}};
+  read.manifest.files = {checkpoint::hash_file(local)};
   const auto [before, after] = name_parts(place.file);
-  const std::string hash = file.sha256.substr(0, kDigits), name = before + hash + after;
-  const RemotePath folder = place.file.parent();
-  DeployedImage done{.file = folder / name, .started = {}, .why_not = {}};
-  done.was_there = is_whole(facility.control, done.file, file, stop);
-  if (!done.was_there) {
-    const RemotePath staging = folder / kStaging / hash;
-    done.moved_bytes =
-        transfer::push(facility, local.parent_path(), manifest, staging, stop, on_progress)
-            .moved_bytes;
-    const std::string sent = (staging / local.filename().string()).str();
-    const Answer same =
-        run_script(facility.control, kCompare, {sent, file.sha256}, kLongScript, stop);
-    if (same.exit_code != 0) {
-      facility.control.remove_tree(staging);
-      fail_script(ErrorKind::kCorrupt, sent + " is damaged and was removed", same);
-    }
-    const Answer placed =
-        run_script(facility.control, kPlace, {sent, folder.str(), name}, kShortScript, stop);
-    if (placed.exit_code != 0)
-      fail_script(ErrorKind::kIo, "cannot move the image to " + done.file.str(), placed);
+  const std::string hash = read.content().sha256.substr(0, kDigits);
+  read.file = place.file.parent() / (before + hash + after);
+  read.staging = place.file.parent() / kStaging / hash;
+  return read;
+}
+
+PlaceScript image_script(const ImageToDeploy& image) {
+  return {deploy_scripts().back().text,
+          {image.file.parent().str(), image.file.filename(),
+           (image.staging / image.content().name).str(), image.content().sha256,
+           image.place.program, image.place.trainer}};
+}
+
+DeployedImage deploy_image_with(Placer& placer, const transfer::Endpoint& facility,
+                                const ImageToDeploy& image, const std::stop_token& stop,
+                                const transfer::OnProgress& on_progress) {
+  require_place(facility.control, image.place, image.content().size_bytes);
+  DeployedImage done{.file = image.file, .started = {}, .why_not = {}};
+  std::optional<Report> report = placer.earlier();
+  if (!report) {
+    const auto info = facility.control.stat(image.file);
+    if (info && info->size_bytes == image.content().size_bytes) report = placer.run();
   }
-  start(facility.control, place, done, stop);
-  const Answer promoted = run_script(
-      facility.control, kPromote, {folder.str(), place.file.filename(), name}, kShortScript, stop);
+  if (report && !report->damage.empty())
+    log::warning("the deployed image is damaged and is replaced",
+                 {{"image", image.file.str()}, {"problem", report->damage}});
+  if (!report || report->state == "absent") {
+    done.moved_bytes =
+        transfer::push(facility, image.folder, image.manifest, image.staging, stop, on_progress)
+            .moved_bytes;
+    report = placer.run();
+  }
+  try {
+    require_whole(facility.control, *report, image);
+    require_start(*report, image, placer.on_login_node(), done);
+  } catch (const Error&) {
+    placer.close();
+    throw;
+  }
+  done.was_there = report->state == "intact";
+  const RemotePath& link = image.place.file;
+  const Answer promoted =
+      run_script(facility.control, kPromote,
+                 {link.parent().str(), link.filename(), image.file.filename()}, kShortScript, stop);
   if (promoted.exit_code != 0)
-    fail_script(ErrorKind::kIo, "cannot move the link " + place.file.str(), promoted);
+    fail_script(ErrorKind::kIo, "cannot move the link " + link.str(), promoted);
+  placer.close();
   return done;
+}
+
+DeployedImage deploy_image(const transfer::Endpoint& facility, const std::filesystem::path& image,
+                           const ImagePlace& place, std::stop_token stop,
+                           const transfer::OnProgress& on_progress) {
+  const ImageToDeploy read = read_image(image, place);
+  LoginNodePlacer placer(facility.control, image_script(read), stop);
+  return deploy_image_with(placer, facility, read, stop, on_progress);
 }
 
 std::vector<std::string> deployed_images(remote::Session& session, const RemotePath& file) {

@@ -18,24 +18,42 @@ constexpr std::string_view kReportFile = "out/report.txt", kReportPart = "out/re
 constexpr std::string_view kUsed = "used";  // in a job's folder: a deployment has used its report
 constexpr int kKeptJobs = 3;
 
+constexpr std::string_view kBundleJobs = "xffl-trainer-", kImageJobs = "xffl-image-";
+constexpr size_t kJobDigits = 8;  // of an image's hash, in the name of its jobs
+
 // "$@": the arguments of the script.
 constexpr const char* kRunScript =
-    R"sh(sh place_bundle.sh "$@" >out/report.part && mv out/report.part out/report.txt)sh";
+    R"sh(sh place.sh "$@" >out/report.part && mv out/report.part out/report.txt)sh";
 
-facility::SidePlace job_place(const RemotePath& workdir, const std::string& bundle) {
-  return {.parent = programs_folder(workdir) / kJobsFolder / bundle,
-          .name = "xffl-deploy-" + bundle.substr(bundle.rfind('-') + 1),
+// `name` ends with "-" and the first digits of a hash.
+facility::SidePlace job_place(const RemotePath& workdir, const std::string& name) {
+  return {.parent = programs_folder(workdir) / kJobsFolder / name,
+          .name = "xffl-deploy-" + name.substr(name.rfind('-') + 1),
           .report = std::string(kReportFile)};
+}
+
+// One task without an image, for a short time.
+config::Facility shape_of(const config::Facility& facility, const PlaceScript& script) {
+  config::Facility shape = facility;
+  const submit::QueueManager& manager = shape.scheduler.manager();
+  if (manager.one_task != nullptr) manager.one_task(shape.scheduler);
+  if (manager.shorten != nullptr) manager.shorten(shape.scheduler, 1, kWalltime);
+  shape.world_size = 1;
+  shape.image = {};
+  shape.trainer_command = {"sh", "-c", kRunScript, "sh"};
+  for (const std::string& argument : script.arguments)
+    shape.trainer_command.push_back(facility.on_compute_nodes(argument));
+  return shape;
 }
 
 class JobPlacer final : public Placer {
  public:
-  JobPlacer(const config::Facility& facility, facility::Services& services, const Bundle& bundle,
-            std::stop_token stop, const OnState& on_state)
-      : shape_(job_shape(facility, bundle)),
+  JobPlacer(const config::Facility& facility, facility::Services& services, const std::string& name,
+            const PlaceScript& script, std::stop_token stop, const OnState& on_state)
+      : shape_(shape_of(facility, script)),
+        script_(script.text),
         on_state_(on_state),
-        job_(facility, services, job_place(facility.workdir, bundle.name), std::move(stop),
-             on_state) {}
+        job_(facility, services, job_place(facility.workdir, name), std::move(stop), on_state) {}
 
   remote::Session& session() const { return job_.session(); }
 
@@ -48,7 +66,7 @@ class JobPlacer final : public Placer {
   }
 
   Report run() override {
-    job_.submit(shape_, {{"out/", ""}, {"place_bundle.sh", std::string(place_script())}});
+    job_.submit(shape_, {{"out/", ""}, {"place.sh", std::string(script_)}});
     return follow();
   }
 
@@ -87,47 +105,58 @@ class JobPlacer final : public Placer {
   }
 
   const config::Facility shape_;
+  const std::string_view script_;
   const OnState& on_state_;
   facility::SideJob job_;
   std::string step_;
 };
 
+transfer::Endpoint without_hashing(remote::Session& control, remote::Session& bulk) {
+  transfer::Endpoint endpoint{control, bulk};
+  endpoint.may_hash = false;
+  return endpoint;
+}
+
 }  // namespace
 
 config::Facility job_shape(const config::Facility& facility, const Bundle& bundle) {
-  config::Facility shape = facility;
-  const submit::QueueManager& manager = shape.scheduler.manager();
-  if (manager.one_task != nullptr) manager.one_task(shape.scheduler);
-  if (manager.shorten != nullptr) manager.shorten(shape.scheduler, 1, kWalltime);
-  shape.world_size = 1;
-  shape.image = {};
-  shape.trainer_command = {"sh", "-c", kRunScript, "sh"};
-  for (const std::string& argument : script_arguments(facility.workdir, bundle))
-    shape.trainer_command.push_back(facility.on_compute_nodes(argument));
-  return shape;
+  return shape_of(facility, bundle_script(facility.workdir, bundle));
 }
 
 Deployed deploy_by_job(const config::Facility& facility, facility::Services& services,
                        const Bundle& bundle, std::stop_token stop,
                        const transfer::OnProgress& on_progress, const OnState& on_state) {
-  JobPlacer placer(facility, services, bundle, stop, on_state);
+  JobPlacer placer(facility, services, bundle.name, bundle_script(facility.workdir, bundle), stop,
+                   on_state);
   const auto bulk = services.connect_transfer(facility);
-  transfer::Endpoint endpoint{placer.session(), *bulk};
-  endpoint.may_hash = false;
-  return deploy_with(placer, endpoint, bundle, facility.workdir, stop, on_progress);
+  return deploy_with(placer, without_hashing(placer.session(), *bulk), bundle, facility.workdir,
+                     stop, on_progress);
+}
+
+DeployedImage deploy_image_by_job(const config::Facility& facility, facility::Services& services,
+                                  const std::filesystem::path& image, const ImagePlace& place,
+                                  std::stop_token stop, const transfer::OnProgress& on_progress,
+                                  const OnState& on_state) {
+  const ImageToDeploy read = read_image(image, place);
+  JobPlacer placer(facility, services,
+                   std::string(kImageJobs) + read.content().sha256.substr(0, kJobDigits),
+                   image_script(read), stop, on_state);
+  const auto bulk = services.connect_transfer(facility);
+  return deploy_image_with(placer, without_hashing(placer.session(), *bulk), read, stop,
+                           on_progress);
 }
 
 void cancel_jobs(const config::Facility& facility, facility::Services& services,
                  std::stop_token stop, const OnState& on_state) {
-  std::vector<std::string> bundles;
+  std::vector<std::string> names;
   try {
-    bundles = services.connect(facility)->list(programs_folder(facility.workdir) / kJobsFolder);
+    names = services.connect(facility)->list(programs_folder(facility.workdir) / kJobsFolder);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kNotFound) throw;
   }
-  for (const std::string& bundle : bundles) {
-    if (!bundle.starts_with("xffl-trainer-")) continue;
-    facility::SideJob job(facility, services, job_place(facility.workdir, bundle), stop, on_state);
+  for (const std::string& name : names) {
+    if (!name.starts_with(kBundleJobs) && !name.starts_with(kImageJobs)) continue;
+    facility::SideJob job(facility, services, job_place(facility.workdir, name), stop, on_state);
     if (!job.is_under_way()) continue;
     job.cancel();
     if (on_state) on_state("job " + job.id().str() + " is cancelled");

@@ -298,6 +298,92 @@ TEST_F(DeployByJob, ARemovalCancelsTheJob) {
   EXPECT_EQ(current(), bundle_.name);
 }
 
+// --- images ----------------------------------------------------------------------------------
+
+class DeployImageByJob : public DeployByJob {
+ protected:
+  DeployImageByJob() {
+    // A stand-in for Apptainer, which runs the image as a script. It is on the job's node only.
+    fs::create_directories(dir_ / "module");
+    std::ofstream(dir_ / "module/apptainer") << "#!/bin/sh\nexec sh \"$2\" \"$3\"\n";
+    fs::permissions(dir_ / "module/apptainer", fs::perms::owner_all);
+    load_ = "PATH='" + (dir_ / "module").string() + "':$PATH";
+    facility_.environment = {load_};
+    facility_.image.file = there().string();
+    make_image("echo xffl-train 0.1.0");
+  }
+  void make_image(const std::string& line) const {
+    write_file_atomic(dir_ / "built.sif", line + "\nexit\n" + std::string(300'000, 'x'));
+  }
+  fs::path there() const { return dir_ / "site/xffl.sif"; }
+  DeployedImage deploy_image_now(std::stop_token stop = {}) {
+    return deploy_image_by_job(facility_, services_, dir_ / "built.sif",
+                               {.file = RemotePath(there().string()),
+                                .program = "apptainer",
+                                .trainer = "xffl-train",
+                                .version = "0.1.0"},
+                               stop);
+  }
+  std::string linked() const { return fs::read_symlink(there()).string(); }
+  fs::path image_job(int number) const {
+    return programs() / ".jobs" / ("xffl-image-" + hash()) / ("job" + std::to_string(number));
+  }
+  std::string hash() const {
+    return must_run({"sha256sum", (dir_ / "built.sif").string()}).substr(0, 8);
+  }
+
+  std::string load_;
+};
+
+TEST_F(DeployImageByJob, AJobHashesAndStartsTheImage) {
+  const DeployedImage done = deploy_image_now();
+  EXPECT_FALSE(done.was_there);
+  EXPECT_EQ(done.started, "xffl-train 0.1.0");
+  EXPECT_EQ(linked(), "xffl-" + hash() + ".sif");
+  EXPECT_EQ(read_file(there(), 1 << 20), read_file(dir_ / "built.sif", 1 << 20));
+  EXPECT_FALSE(fs::exists(dir_ / "site/.xffl-staging"));
+  EXPECT_TRUE(deploy_image_now().was_there);
+}
+
+TEST_F(DeployImageByJob, AnImageThatWasDamagedThereIsFoundAndSentAgain) {
+  write_file_atomic(dir_ / "hold", "");
+  facility_.environment.push_back("while [ -e '" + (dir_ / "hold").string() +
+                                  "' ]; do sleep 0.05; done");
+  std::stop_source stop;
+  std::jthread stopper([&] {
+    EXPECT_TRUE(test::await([&] { return fs::exists(image_job(1) / "claim/owner"); }));
+    stop.request_stop();
+  });
+  EXPECT_EQ(error_of([&] { deploy_image_now(stop.get_token()); }).kind(), ErrorKind::kCancelled);
+  flip_byte(dir_ / "site/.xffl-staging" / hash() / "built.sif", 1000);
+  release();
+  const Error error = error_of([&] { deploy_image_now(); });
+  EXPECT_EQ(error.kind(), ErrorKind::kCorrupt);
+  EXPECT_THAT(error.what(), HasSubstr("is damaged and was removed (its SHA-256 is "));
+  EXPECT_FALSE(fs::exists(image_job(2)));
+  EXPECT_FALSE(fs::is_symlink(there()));
+  EXPECT_GT(deploy_image_now().moved_bytes, 0u);
+  EXPECT_EQ(linked(), "xffl-" + hash() + ".sif");
+}
+
+TEST_F(DeployImageByJob, ANodeWithoutApptainerIsNamed) {
+  facility_.environment.clear();
+  const Error error = error_of([&] { deploy_image_now(); });
+  EXPECT_EQ(error.kind(), ErrorKind::kFailed);
+  EXPECT_THAT(error.what(), HasSubstr("apptainer is not in the PATH of node "));
+  EXPECT_FALSE(fs::is_symlink(there()));
+}
+
+TEST_F(DeployImageByJob, AnImageThatDoesNotStartIsNotPromoted) {
+  deploy_image_now();
+  const std::string good = linked();
+  make_image("echo no libtorch >&2; exit 1");
+  const Error error = error_of([&] { deploy_image_now(); });
+  EXPECT_EQ(error.kind(), ErrorKind::kFailed);
+  EXPECT_THAT(error.what(), HasSubstr("no libtorch"));
+  EXPECT_EQ(linked(), good);
+}
+
 config::Facility facility_with(const std::string& scheduler, const std::string& settings) {
   return config::parse_experiment(
              "project: demo\nmodel: /m\ntraining: {steps_per_round: 4, batch_size: 16}\n"
@@ -353,7 +439,7 @@ TEST(DeployJobScript, IsOneShortTaskWithEveryQueueManager) {
     EXPECT_EQ(shape.shape().tasks_per_node, 1) << name;
     EXPECT_EQ(shape.shape().walltime, std::chrono::minutes(30)) << name;
     const std::string script = script_of(shape);
-    EXPECT_THAT(script, HasSubstr("place_bundle.sh")) << name;
+    EXPECT_THAT(script, HasSubstr("sh place.sh ")) << name;
     EXPECT_THAT(script, Not(HasSubstr("apptainer"))) << name;
   }
 }

@@ -35,8 +35,8 @@ class TestbedDeploy : public testing::Test {
   }
 
   void make_bundle(const std::string& comment) {
-    archive_ = test::make_small_bundle(dir_.path(),
-                                       "exec echo xffl-train 0.1.0 on $(uname -n)\n#" + comment);
+    archive_ = test::make_small_bundle(
+        dir_.path(), "sleep 1\nexec echo xffl-train 0.1.0 on $(uname -n)\n#" + comment);
     name_ = archive_.filename().string();
     name_ = name_.substr(0, name_.size() - std::string(".tar.gz").size());
   }
@@ -108,8 +108,8 @@ TEST_F(TestbedDeploy, ASlurmJobUnpacksAndStartsTheBundle) {
 // Kills when a file of each step appears.
 TEST_F(TestbedDeploy, AfterAKillAtAnyStepItContinuesWithTheSameJob) {
   int kills = 0;
-  for (const std::string step : {"staging", "place_bundle.sh", "job.id", "claim/owner",
-                                 "out/report.part", "out/report.txt", "current"}) {
+  for (const std::string step : {"staging", "place.sh", "job.id", "claim/owner", "out/report.part",
+                                 "out/report.txt", "current"}) {
     make_bundle(step);
     fs::remove(programs() / "current");
     const fs::path seen = step == "staging"   ? programs() / ".staging" / name_
@@ -121,16 +121,17 @@ TEST_F(TestbedDeploy, AfterAKillAtAnyStepItContinuesWithTheSameJob) {
     })) << step
         << read_file(dir_ / "killed.log", 1 << 20);
     ::kill(killed, SIGKILL);
-    if (wait_for_exit(killed) != 0) ++kills;
+    const bool was_complete = wait_for_exit(killed) == 0;
+    if (!was_complete) ++kills;
     const ProcessResult done = deploy();
     ASSERT_EQ(done.exit_code, 0) << step << done.err << read_file(dir_ / "killed.log", 1 << 20);
     EXPECT_EQ(current(), name_) << step;
     EXPECT_FALSE(fs::exists(programs() / ".staging")) << step;
     // After the promotion another deployment may verify the bundle by a job of its own.
-    EXPECT_LE(started_jobs(), step == "current" ? 2 : 1) << step << done.err;
+    EXPECT_LE(started_jobs(), was_complete || step == "current" ? 2 : 1) << step << done.err;
     EXPECT_GE(started_jobs(), 1) << step;
   }
-  EXPECT_GE(kills, 6);
+  EXPECT_GE(kills, 5);
 }
 
 TEST_F(TestbedDeploy, ADamagedArchiveIsFoundBeforeThePromotion) {

@@ -5,8 +5,8 @@
 //   .xffl-staging/                  an image on its way
 //
 // The image is sent with the resumption of a push, hashed there, started if the log-in node has the
-// program of the image, and promoted by the link. A job that runs keeps its image. After an
-// interruption at any point the next deployment continues.
+// program of the image, and promoted by the link (by a job: deploy_job.h). A job that runs keeps
+// its image. After an interruption at any point the next deployment continues.
 #pragma once
 
 #include <cstdint>

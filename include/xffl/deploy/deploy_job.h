@@ -8,12 +8,14 @@
 // or uses its report.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <stop_token>
 #include <string>
 
 #include "xffl/config/experiment.h"
 #include "xffl/deploy/deploy.h"
+#include "xffl/deploy/deploy_image.h"
 #include "xffl/facility/services.h"
 
 namespace xffl::deploy {
@@ -30,6 +32,14 @@ config::Facility job_shape(const config::Facility& facility, const Bundle& bundl
 Deployed deploy_by_job(const config::Facility& facility, facility::Services& services,
                        const Bundle& bundle, std::stop_token stop,
                        const transfer::OnProgress& on_progress = {}, const OnState& on_state = {});
+
+/// As deploy_image(); the image has to start on the job's node, which has loaded the facility's
+/// modules. Otherwise as deploy_by_job().
+DeployedImage deploy_image_by_job(const config::Facility& facility, facility::Services& services,
+                                  const std::filesystem::path& image, const ImagePlace& place,
+                                  std::stop_token stop,
+                                  const transfer::OnProgress& on_progress = {},
+                                  const OnState& on_state = {});
 
 /// Cancels the jobs of deployments that are under way. Throws kRemote.
 void cancel_jobs(const config::Facility& facility, facility::Services& services,
