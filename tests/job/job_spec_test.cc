@@ -54,6 +54,20 @@ TEST(JobSpec, AskForTheLowestVersionThatHasTheirKeys) {
   EXPECT_EQ(parse_job_spec(format_job_spec(spec), "job.json"), spec);
 }
 
+TEST(JobSpec, AskForTheVersionOfEachKindOfAdapter) {
+  const auto check = [](int version, const auto& change) {
+    JobSpec spec = sample_spec();
+    change(spec.training.lora);
+    const std::string text = format_job_spec(spec);
+    EXPECT_EQ(Json::parse(text).at("version"), version) << text;
+    EXPECT_EQ(parse_job_spec(text, "job.json"), spec);
+  };
+  check(4, [](Lora&) {});
+  check(5, [](Lora& lora) { lora.rank_stabilized = true; });
+  check(5, [](Lora& lora) { lora.weight_decomposed = true; });
+  check(5, [](Lora& lora) { lora.modules_to_save = {"lm_head"}; });
+}
+
 TEST(JobSpec, RelativePathsAreThoseOfItsFolder) {
   test::TempDir dir;
   write_file_atomic(dir / "job.json", format_job_spec(sample_spec()));
