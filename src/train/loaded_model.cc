@@ -79,7 +79,7 @@ void split_trained_and_frozen(const std::vector<llama::ParameterSpec>& all,
   std::set<std::string> replaced;
   for (const llama::ParameterSpec& spec : adapter) replaced.insert(spec.name);
   for (const llama::ParameterSpec& spec : all) {
-    if (replaced.contains("base_model.model." + spec.name)) continue;
+    if (replaced.contains(std::string(kAdapterPrefix) + spec.name)) continue;
     const bool frozen = freeze.match(spec) || options.lora.has_value();
     (frozen ? loaded.frozen_specs : loaded.specs).push_back(spec);
   }

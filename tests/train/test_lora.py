@@ -126,78 +126,20 @@ def test_twenty_steps(setting, variant, modules, stages):
     check_twenty_steps(setting, f"peft-{variant}-{stages}", variant, lora(modules=modules), stages)
 
 
-FREEZE = {
-    "layer": (["model.layers.0.*"], lambda name: ".layers.0." in name),
-    "lora_a": (["*.lora_A.weight"], lambda name: ".lora_A." in name),
-    "some": (["model.norm.weight", "*.q_proj.weight", "*.layers.1.mlp.up_proj.*", "*.layers.0.*o_proj.lora_B.*"],
-             lambda name: ".q_proj." in name or ".layers.1.mlp.up_proj." in name or ".layers.0.self_attn.o_proj.lora_B." in name),
-}
-
-
-@pytest.mark.parametrize("changes", [dict(), dict(pipeline=dict(stages=2, schedule="1f1b"))], ids=["alone", "pipeline"])
-@pytest.mark.parametrize("what", FREEZE)
-def test_frozen_adapters_keep_their_values(setting, what, changes):
-    """The trained ones follow PEFT's; the update has all tensors, and PEFT loads it with the same losses of sequences."""
-    folder, sequences, tokens, job = setting
-    patterns, freeze = FREEZE[what]
-    name = f"frozen-{what}-{'-'.join(changes)}"
-    path = job(name, "biased", lora(modules=ALL), steps=10, weight_decay=0.1, freeze=patterns, **changes)
-    losses, norms, model = peft_training(folder / "biased", folder / f"{name}-input", sequences, 10, 2e-3, 0.1, 1.0, freeze)
-    found = harness.train(path, 2 if changes else 1)
-    for mine, loss, norm in zip(found.metrics, losses, norms, strict=True):
-        assert abs(mine["loss"] - loss) < harness.TOLERANCE["lora_loss"]
-        assert harness.relative(mine["grad_norm"], norm) < harness.TOLERANCE["lora_norm"]
-    given, update = (load_file(where / WEIGHTS) for where in (folder / f"{name}-input", found.folder / "update"))
-    theirs = {each.replace(".default", ""): value for each, value in model.named_parameters()}
-    assert sorted(given) == sorted(update)
-    for tensor, value in update.items():
-        assert torch.equal(value, given[tensor]) == freeze(tensor), tensor
-        assert (value - theirs[tensor]).norm() < harness.TOLERANCE["adapter"] * theirs[tensor].norm(), tensor
-    _, _, means = harness.hf_evaluate(load_with(folder / "biased", found.folder / "update"), sequences)
-    evaluated = harness.evaluate(folder / "biased", tokens, "--adapter", found.folder / "update")
-    for mine, expected in zip(evaluated["per_sequence"], means, strict=True):
-        assert expected is None or abs(mine - expected) <= harness.TOLERANCE["sequence"]
-
-
-def test_a_frozen_fresh_adapter_does_nothing(setting):
-    """Its B is zero; its A has the values of a trained adapter before training, as all facilities' have."""
-    folder, sequences, _, job = setting
-    fresh = load_file(harness.train(job("fresh-frozen-0", adapter=False, learning_rate=0.0, steps=1)).folder / "update" / WEIGHTS)
-    for kind in ("weights", "delta"):
-        found = harness.train(job(f"fresh-frozen-{kind}", adapter=False, steps=4, freeze=["model.layers.1.*"], update_kind=kind))
-        update = load_file(found.folder / "update" / WEIGHTS)
-        for tensor, value in update.items():
-            untouched = torch.zeros_like(value) if kind == "delta" else fresh[tensor]
-            assert torch.equal(value, untouched) == (".layers.1." in tensor), tensor
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_frozen_adapters_have_the_same_bits_in_every_sharding(setting, precision):
-    _, _, _, job = setting
-    kinds = dict(steps=4, micro_batch_size=6, variant="everything", precision=precision, freeze=FREEZE["some"][0],
-                 settings=lora(modules=ALL) | dict(dropout=0.2))
-    expected = harness.train(job(f"frozen-{precision}", **kinds), 2)
-    for number, mode in enumerate(MODES):
-        found = harness.train(job(f"frozen-{precision}-{number}", **kinds, **mode), 2)
-        assert found.losses == expected.losses, mode
-        assert found.report["update_sha256"] == expected.report["update_sha256"], mode
-
-
-@pytest.mark.parametrize("variant,stages", [("plain", 1), pytest.param("everything", 1, marks=pytest.mark.gpu), ("biased", 1),
-                                            ("qwen3_tied", 1), ("plain", 2)])
-def test_twenty_steps_of_dora(setting, variant, stages):
-    """DoRA's magnitudes are trained, too; the same job without them has other losses."""
+@pytest.mark.parametrize("variant", harness.on_gpu(["plain", "everything", "biased", "qwen3_tied"], "everything"))
+def test_twenty_steps_of_dora(setting, variant):
+    """DoRA's magnitudes are trained, too, also in a pipeline; the same job without them has other losses."""
     folder, _, _, job = setting
+    stages = dict(biased=2, qwen3_tied=4).get(variant, 1)
     modules = dict(plain=["q_proj", "v_proj"], biased=ALL[3:]).get(variant, ALL)
     settings = lora(modules=modules, weight_decomposed=True)
-    name = f"dora-{variant}-{stages}"
-    mine, losses = check_twenty_steps(setting, name, variant, settings, stages)
-    given = load_file(folder / f"{name}-input" / WEIGHTS)
+    mine, losses = check_twenty_steps(setting, f"dora-{variant}", variant, settings, stages)
+    given = load_file(folder / f"dora-{variant}-input" / WEIGHTS)
     magnitudes = [name for name in mine if name.endswith(".lora_magnitude_vector")]
     assert len(magnitudes) == len(mine) / 3
-    for each in magnitudes:
-        assert (mine[each] - given[each]).abs().max() > 1e-3, each
-    without = harness.train(job(f"no-{name}", variant, lora(modules=modules), steps=1)).losses
+    for name in magnitudes:
+        assert (mine[name] - given[name]).abs().max() > 1e-3, name
+    without = harness.train(job(f"no-dora-{variant}", variant, lora(modules=modules), steps=1)).losses
     assert abs(without[0] - losses[0]) > 5 * harness.TOLERANCE["lora_loss"], "the magnitudes should matter"
 
 
@@ -209,7 +151,7 @@ EMBEDDING, HEAD = "base_model.model.model.embed_tokens.weight", "base_model.mode
 def test_twenty_steps_with_whole_modules(setting, variant, modules, dora):
     folder, _, _, job = setting
     settings = lora(weight_decomposed=dora, modules_to_save=modules)
-    mine, losses = check_twenty_steps(setting, f"whole-{variant}", variant, settings)
+    mine, losses = check_twenty_steps(setting, f"whole-{variant}", variant, settings, stages=2 if variant == "plain" else 1)
     given = load_file(folder / f"whole-{variant}-input" / WEIGHTS)
     whole = [name for name in (EMBEDDING, HEAD) if name in mine]
     assert len(whole) == len(modules)
@@ -270,6 +212,63 @@ def test_a_fresh_adapter_of_dora_has_the_magnitudes_of_pefts(setting):
         harness.evaluate(folder / "everything", tokens)["nll"], rel=1e-6), "a fresh adapter changes nothing"
     trained = harness.train(job("fresh-dora-trained", **fresh | dict(learning_rate=2e-3, steps=8)))
     assert trained.losses[-1] < trained.losses[0] - 0.01
+
+
+FREEZE = {
+    "layer": (["model.layers.0.*"], lambda name: ".layers.0." in name),
+    "lora_a": (["*.lora_A.weight"], lambda name: ".lora_A." in name),
+    "some": (["model.norm.weight", "*.q_proj.weight", "*.layers.1.mlp.up_proj.*", "*.layers.0.*o_proj.lora_B.*"],
+             lambda name: ".q_proj." in name or ".layers.1.mlp.up_proj." in name or ".layers.0.self_attn.o_proj.lora_B." in name),
+}
+
+
+@pytest.mark.parametrize("changes", [dict(), dict(pipeline=dict(stages=2, schedule="1f1b"))], ids=["alone", "pipeline"])
+@pytest.mark.parametrize("what", FREEZE)
+def test_frozen_adapters_keep_their_values(setting, what, changes):
+    """The trained ones follow PEFT's; the update has all tensors, and PEFT loads it with the same losses of sequences."""
+    folder, sequences, tokens, job = setting
+    patterns, freeze = FREEZE[what]
+    name = f"frozen-{what}-{'-'.join(changes)}"
+    path = job(name, "biased", lora(modules=ALL), steps=10, weight_decay=0.1, freeze=patterns, **changes)
+    losses, norms, model = peft_training(folder / "biased", folder / f"{name}-input", sequences, 10, 2e-3, 0.1, 1.0, freeze)
+    found = harness.train(path, 2 if changes else 1)
+    for mine, loss, norm in zip(found.metrics, losses, norms, strict=True):
+        assert abs(mine["loss"] - loss) < harness.TOLERANCE["lora_loss"]
+        assert harness.relative(mine["grad_norm"], norm) < harness.TOLERANCE["lora_norm"]
+    given, update = (load_file(where / WEIGHTS) for where in (folder / f"{name}-input", found.folder / "update"))
+    theirs = {each.replace(".default", ""): value for each, value in model.named_parameters()}
+    assert sorted(given) == sorted(update)
+    for tensor, value in update.items():
+        assert torch.equal(value, given[tensor]) == freeze(tensor), tensor
+        assert (value - theirs[tensor]).norm() < harness.TOLERANCE["adapter"] * theirs[tensor].norm(), tensor
+    _, _, means = harness.hf_evaluate(load_with(folder / "biased", found.folder / "update"), sequences)
+    evaluated = harness.evaluate(folder / "biased", tokens, "--adapter", found.folder / "update")
+    for mine, expected in zip(evaluated["per_sequence"], means, strict=True):
+        assert expected is None or abs(mine - expected) <= harness.TOLERANCE["sequence"]
+
+
+def test_a_frozen_fresh_adapter_does_nothing(setting):
+    """Its B is zero; its A has the values of a trained adapter before training, as all facilities' have."""
+    folder, sequences, _, job = setting
+    fresh = load_file(harness.train(job("fresh-frozen-0", adapter=False, learning_rate=0.0, steps=1)).folder / "update" / WEIGHTS)
+    for kind in ("weights", "delta"):
+        found = harness.train(job(f"fresh-frozen-{kind}", adapter=False, steps=4, freeze=["model.layers.1.*"], update_kind=kind))
+        update = load_file(found.folder / "update" / WEIGHTS)
+        for tensor, value in update.items():
+            untouched = torch.zeros_like(value) if kind == "delta" else fresh[tensor]
+            assert torch.equal(value, untouched) == (".layers.1." in tensor), tensor
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_frozen_adapters_have_the_same_bits_in_every_sharding(setting, precision):
+    _, _, _, job = setting
+    kinds = dict(steps=4, micro_batch_size=6, variant="everything", precision=precision, freeze=FREEZE["some"][0],
+                 settings=lora(modules=ALL) | dict(dropout=0.2))
+    expected = harness.train(job(f"frozen-{precision}", **kinds), 2)
+    for number, mode in enumerate(MODES):
+        found = harness.train(job(f"frozen-{precision}-{number}", **kinds, **mode), 2)
+        assert found.losses == expected.losses, mode
+        assert found.report["update_sha256"] == expected.report["update_sha256"], mode
 
 
 @pytest.mark.parametrize("dora", [False, pytest.param(True, marks=pytest.mark.gpu)])
