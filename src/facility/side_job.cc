@@ -93,8 +93,9 @@ bool SideJob::is_under_way() {
   const bool alive = status.state == submit::JobState::kPending ||
                      status.state == submit::JobState::kHeld ||
                      status.state == submit::JobState::kRunning;
-  if (!alive) session_->make_dirs(fence);
-  return alive;
+  if (alive || has_report()) return true;  // it may have ended since the first look
+  session_->make_dirs(fence);
+  return false;
 }
 
 submit::JobStatus SideJob::query() {

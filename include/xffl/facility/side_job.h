@@ -39,8 +39,8 @@ class SideJob {
   const JobId& id() const { return id_; }
   bool has_report() const;
 
-  /// True when the newest folder's job has no report and is queued or runs. A job that has ended,
-  /// or that cannot be found, is fenced.
+  /// True when the newest folder's job had no report and is queued, runs or has just reported. A
+  /// job that has ended without a report, or that cannot be found, is fenced.
   bool is_under_way();
 
   /// Puts `files` into a new folder, and submits the job of `shape` (the facility with the
