@@ -38,6 +38,7 @@ config::Facility shape_of(const config::Facility& facility, const PlaceScript& s
   const submit::QueueManager& manager = shape.scheduler.manager();
   if (manager.one_task != nullptr) manager.one_task(shape.scheduler);
   if (manager.shorten != nullptr) manager.shorten(shape.scheduler, 1, kWalltime);
+  if (manager.use_cpu_queue != nullptr) manager.use_cpu_queue(shape.scheduler);
   shape.world_size = 1;
   shape.image = {};
   shape.trainer_command = {"sh", "-c", kRunScript, "sh"};

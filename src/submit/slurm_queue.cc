@@ -37,6 +37,14 @@ const job::FieldTable& slurm_keys() {
       field("check_qos", &S::check_qos,
             "the quality of service of `xffl doctor --job`; not set: qos",
             {.pattern = kSlurmName, .shape = "the name of a QOS"}),
+      field("cpu_partition", &S::cpu_partition,
+            "a partition for work without GPUs, in which the job of `xffl deploy` (deploy.unpack) "
+            "requests none; not set: as its other jobs",
+            {.pattern = kSlurmNames, .shape = "a partition's name", .omit_default = true}),
+      field("cpu_qos", &S::cpu_qos,
+            "the quality of service for work without GPUs; not set: with cpu_partition the site's "
+            "default",
+            {.pattern = kSlurmName, .shape = "the name of a QOS", .omit_default = true}),
       field("constraint", &S::constraint, "features of nodes, as of --constraint",
             {.pattern = kConstraint, .shape = "node features such as a100&nvlink"}),
       field("reservation", &S::reservation, "a reservation's name",
@@ -111,6 +119,20 @@ void shorten_slurm(QueueSettings& settings, int nodes, std::chrono::seconds wall
   slurm.keep_allocation = std::chrono::seconds(0);
 }
 
+// Other requests than an account may not fit the other queue: it gives its default cores and
+// memory.
+void use_slurm_cpu_queue(QueueSettings& settings) {
+  SlurmSettings& slurm = settings.as<SlurmSettings>();
+  if (slurm.cpu_partition.empty() && slurm.cpu_qos.empty()) return;
+  if (!slurm.cpu_partition.empty()) slurm.partition = slurm.cpu_partition;
+  slurm.qos = slurm.cpu_qos;
+  slurm.gpus_per_node = 0;
+  slurm.gpu_type = slurm.constraint = slurm.reservation = "";
+  slurm.cpus_per_task = 0;
+  slurm.memory_per_node = 0;
+  slurm.exclusive = false;
+}
+
 // Starts a rank ("$@") that sees one GPU of its node: the entry of the job's list at the rank's
 // place on the node, or the GPU of that number without a list. The other GPUs stay in the job's
 // cgroup, which peer-to-peer copies need (srun's --gpus-per-task would remove them). HIP reads
@@ -165,6 +187,7 @@ constexpr QueueManager kSlurm{
     .shape = slurm_shape,
     .one_task = one_slurm_task,
     .shorten = shorten_slurm,
+    .use_cpu_queue = use_slurm_cpu_queue,
     .image_and_modules = true,
     .plain_workdir = true,
     .poll_interval = std::chrono::seconds(60),  // the shortest interval that sites accept

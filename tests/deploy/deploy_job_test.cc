@@ -428,6 +428,19 @@ TEST(DeployJobScript, ForSlurmMatchesTheGoldenFile) {
                                 "xffl-trainer-0.1.0-x86_64-cu13-0a1b2c3d 0a1b2c3d "));
 }
 
+TEST(DeployJobScript, RequestsNoGpusInAQueueForCpus) {
+  const std::string script = script_of(job_shape(
+      facility_with("slurm",
+                    "account: a1, partition: boost, check_partition: debug, cpu_partition: serial, "
+                    "gpus_per_node: 4, cpus_per_task: 8, memory_per_node: 100GB, constraint: h100, "
+                    "time: 12h, warning: 10m"),
+      some_bundle()));
+  EXPECT_THAT(script, HasSubstr("#SBATCH --partition=serial\n"));
+  EXPECT_THAT(script, HasSubstr("#SBATCH --account=a1\n"));
+  for (const char* option : {"gpus", "mem=", "constraint", "cpus-per-task"})
+    EXPECT_THAT(script, Not(HasSubstr(std::string("#SBATCH --") + option)));
+}
+
 TEST(DeployJobScript, IsOneShortTaskWithEveryQueueManager) {
   for (const char* name : {"slurm", "pbs", "flux", "gridengine"}) {
     const std::string environment =

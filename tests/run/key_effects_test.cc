@@ -390,6 +390,13 @@ class SlurmKey : public testing::Test {
     return settings.as<submit::SlurmSettings>();
   }
 
+  // `xffl deploy` submits its job with these settings.
+  submit::SlurmSettings settings_of_cpu_job() const {
+    submit::QueueSettings settings = experiment_.facilities.front().scheduler;
+    settings.manager().use_cpu_queue(settings);
+    return settings.as<submit::SlurmSettings>();
+  }
+
   config::Experiment experiment_;
   test::FakeClock clock_;
   std::shared_ptr<SlurmSession> session_ = std::make_shared<SlurmSession>();
@@ -419,6 +426,23 @@ TEST_F(SlurmKey, CheckQos) {
   submit("qos: long, check_qos: short");
   expect_option("--qos=long");
   EXPECT_EQ(settings_of_check().qos, "short");
+}
+TEST_F(SlurmKey, CpuPartition) {
+  submit("partition: boost, qos: long, gpus_per_node: 4, cpu_partition: serial");
+  expect_option("--partition=boost");
+  const submit::SlurmSettings settings = settings_of_cpu_job();
+  EXPECT_EQ(settings.partition, "serial");
+  EXPECT_EQ(settings.qos, "");
+  EXPECT_EQ(settings.gpus_per_node, 0);
+}
+TEST_F(SlurmKey, CpuQos) {
+  submit("partition: common, qos: project, gpus_per_node: 4, memory_per_node: 100GB, cpu_qos: cpu");
+  expect_option("--qos=project");
+  const submit::SlurmSettings settings = settings_of_cpu_job();
+  EXPECT_EQ(settings.partition, "common");
+  EXPECT_EQ(settings.qos, "cpu");
+  EXPECT_EQ(settings.gpus_per_node, 0);
+  EXPECT_EQ(settings.memory_per_node, 0);
 }
 TEST_F(SlurmKey, VisibleGpus) {
   submit("gpus_per_node: 4, visible_gpus: all");

@@ -23,7 +23,7 @@ namespace xffl::deploy {
 using OnState = std::function<void(const std::string& message)>;
 
 /// The facility as the bundle's job needs it: one task without an image, for at most half an hour,
-/// in the queue for checks if the settings name one.
+/// in the queue for work without GPUs, or else for checks, if the settings name one.
 config::Facility job_shape(const config::Facility& facility, const Bundle& bundle);
 
 /// As deploy(), in the facility's work folder. `on_state` gets each change of the job. Also throws

@@ -98,6 +98,9 @@ struct QueueManager {
   /// walltime, in the queue for such jobs if the settings name one; null: the queue manager has no
   /// settings.
   void (*shorten)(QueueSettings& settings, int nodes, std::chrono::seconds walltime) = nullptr;
+  /// Changes the settings of one small task to the queue for work without GPUs, if the settings
+  /// name one; null: the queue manager has no key for such a queue.
+  void (*use_cpu_queue)(QueueSettings& settings) = nullptr;
   bool image_and_modules = false;  // the keys `image` and `modules` of a facility apply
   bool plain_workdir = false;      // the work folder stands in directives of the job script
   std::chrono::milliseconds poll_interval{0};  // when xffl.yaml has none; 0: the policy's

@@ -34,6 +34,7 @@ constexpr auto names_of(VisibleGpus) { return enum_names("site", "one", "all"); 
 struct SlurmSettings {
   std::string account, partition, qos, constraint, reservation;  // empty: not set
   std::string check_partition, check_qos;  // of `xffl doctor --job`; empty: those of the jobs
+  std::string cpu_partition, cpu_qos;      // for work without GPUs; empty: there is no such queue
   int nodes = 1;
   int gpus_per_node = 0;
   std::string gpu_type;  // empty: any
