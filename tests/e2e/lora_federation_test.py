@@ -16,7 +16,7 @@ ROUNDS = 3
 LORA = "{rank: 4, alpha: 8, target_modules: [q_proj, v_proj, down_proj]}"
 
 
-DORA = LORA.replace("alpha: 8", "alpha: 8, weight_decomposed: true")
+DORA = LORA.replace("alpha: 8", "alpha: 8, weight_decomposed: true, modules_to_save: [lm_head]")
 
 
 def make_project(folder, update="delta", rounds=ROUNDS, adapter=None, evaluate_last="false", lora=LORA):
@@ -125,12 +125,13 @@ def check_verification(folder):
     assert verified(folder)[1] == []
 
 
-def check_first_magnitudes(folder):
-    """Round 0 has the lengths of the rows of the model's weights."""
+def check_first_adapter(folder):
+    """Round 0 has the lengths of the rows of the model's weights, and the model's head."""
     base = tensors(folder / "model/model.safetensors")
     adapter = tensors(folder / "runs/0001/r0000/global/adapter_model.safetensors")
     magnitudes = {name: values for name, values in adapter.items() if name.endswith(".lora_magnitude_vector")}
-    assert len(magnitudes) == len(adapter) / 3, sorted(adapter)
+    assert len(magnitudes) == (len(adapter) - 1) / 3, sorted(adapter)
+    assert adapter["base_model.model.lm_head.weight"] == base["lm_head.weight"]
     for name, values in magnitudes.items():
         weight = base[name.removeprefix("base_model.model.").replace(".lora_magnitude_vector", ".weight")]
         columns = len(weight) // len(values)
@@ -144,7 +145,7 @@ def federate(folder, update, lora=LORA):
     make_project(folder, update, lora=lora)
     run(BIN / "xffl", "run", "-p", folder)
     if lora == DORA:
-        check_first_magnitudes(folder)
+        check_first_adapter(folder)
     check_traffic(folder)
     check_mean(folder, update)
     check_verification(folder)
