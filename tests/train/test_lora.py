@@ -247,6 +247,18 @@ def test_frozen_adapters_keep_their_values(setting, what, changes):
         assert expected is None or abs(mine - expected) <= harness.TOLERANCE["sequence"]
 
 
+def test_frozen_magnitudes_and_whole_modules_keep_their_values(setting):
+    """By the name of the matrix; a pattern for magnitudes alone leaves A and B in training."""
+    folder, _, _, job = setting
+    settings = lora(weight_decomposed=True, modules_to_save=["embed_tokens", "lm_head"])
+    patterns = ["*.layers.0.*q_proj.weight", "*.layers.1.*.lora_magnitude_vector", "lm_head.weight"]
+    found = harness.train(job("frozen-dora", "plain", settings, steps=4, freeze=patterns))
+    given, update = (load_file(where / WEIGHTS) for where in (folder / "frozen-dora-input", found.folder / "update"))
+    kept = {name for name, value in update.items() if torch.equal(value, given[name])}
+    assert kept == {name for name in given if ".layers.0.self_attn.q_proj." in name or name == HEAD
+                    or (".layers.1." in name and "magnitude" in name)}
+
+
 def test_a_frozen_fresh_adapter_does_nothing(setting):
     """Its B is zero; its A has the values of a trained adapter before training, as all facilities' have."""
     folder, sequences, _, job = setting
