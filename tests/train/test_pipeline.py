@@ -90,6 +90,7 @@ def adapters(**changes):
 
 
 DROPOUT = adapters(dropout=0.3)
+WHOLE = adapters(dropout=0.2, weight_decomposed=True, modules_to_save=["embed_tokens", "lm_head"])
 LORA = {
     "two_stages": (2, 2, {}),
     "stages_without_adapters": (6, 6, {}),  # the embedding's, and the head's
@@ -103,6 +104,10 @@ LORA = {
     "offload": (2, 2, dict(offload="optimizer")),
     "proximal": (2, 2, dict(proximal=0.1)),
     "frozen": (4, 4, dict(freeze=["model.layers.0.*", "model.layers.3.*", "*.lora_A.weight"]) | DROPOUT),
+    "dora_and_whole_modules": (6, 6, WHOLE),
+    "dora_and_whole_modules_sharded": (4, 2, dict(sharding="optimizer", recompute="full") | WHOLE),
+    "frozen_magnitudes_and_head": (4, 4, dict(freeze=["*.lora_magnitude_vector", "lm_head.weight", "model.layers.0.*"],
+                                              update_kind="delta") | WHOLE),
     "evaluation_only": (2, 2, dict(steps=0)),
 }
 
