@@ -5,8 +5,8 @@
 #
 #   scripts/check_aarch64.sh [trainer]
 #
-# With `trainer`: builds xffl-train for aarch64 instead, with LibTorch's wheel for aarch64, starts it under QEMU, and compares its
-# losses, updates and texts with Hugging Face's. Not a part of scripts/test.sh: it downloads 420 MB and takes some minutes.
+# With `trainer`: builds xffl-train for aarch64 instead, with LibTorch's wheel for aarch64, starts it under QEMU, compares its losses,
+# updates and texts with Hugging Face's, and runs federations of it and this machine's trainer. Not a part of scripts/test.sh: it downloads 420 MB and takes some minutes.
 #
 # Installs the cross compiler and QEMU as root or with sudo; without either, or on another machine than x86-64, it says so and exits
 # with 77.
@@ -44,6 +44,9 @@ check_trainer() {
   XFFL_TEST_BIN=$bin/emulated XFFL_TEST_DEVICE=cpu .deps/venv/bin/python -m pytest -q -p no:cacheprovider \
     tests/train/test_hf_parity.py tests/train/test_hf_training.py tests/train/test_generate.py -k "plain or qwen3 or wsd" ||
     fail "the trainer for aarch64 differs from Hugging Face's model"
+  scripts/build.sh dev xffl xffl-train xffl-tokenize
+  .deps/venv/bin/python tests/e2e/two_architectures.py build/dev/bin "$PWD" "$bin/emulated/xffl-train" ||
+    fail "a federation with the trainer for aarch64 differs from one of this machine's trainers"
   echo "check_aarch64: the trainer for aarch64 computes what Hugging Face computes"
 }
 if [ "${1:-}" = trainer ]; then
