@@ -252,8 +252,8 @@ void add_encode_command(CLI::App& app) {
                       "For ids: the size of the vocabulary");
   command->add_flag(
       "--labels", flags->options.with_labels,
-      "With --format ids: lines are {\"input_ids\": [...], \"labels\": [...]}, as in HF's "
-      "data sets; a label of -100 has no loss. For tables: an error if they have no labels");
+      "For ids: an error if they have no labels. Lines with labels are {\"input_ids\": [...], "
+      "\"labels\": [...]}, as in HF's data sets; a label of -100 has no loss");
   command->add_option("--threads", flags->options.num_threads, "0: one per available CPU")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();

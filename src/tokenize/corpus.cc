@@ -470,11 +470,11 @@ EncodedDocument read_ids(const Document& document, const EncodeOptions& options)
   return {parse_ids(document, options.vocab_size), {}};
 }
 
-// A table says by its columns whether it has labels.
+// A table says by its columns whether it has labels, and lines by their first one.
 bool has_labels(const std::vector<fs::path>& inputs, const DocumentOptions& options) {
   DocumentReader documents(inputs, options);
   Document first;
-  return documents.next(first) && !first.is_target.empty();
+  return documents.next(first) && (!first.is_target.empty() || first.text.starts_with('{'));
 }
 
 bool is_shard(const fs::path& path) {

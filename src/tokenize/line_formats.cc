@@ -150,7 +150,7 @@ void read_chat_line(std::string_view line, const LineReader& lines, const Docume
       if (key != "role" && key != "content" && !value.is_null())
         message.fail(key,
                      "is in no chat template of xffl: remove it, or apply the template with "
-                     "transformers and use --format ids --labels");
+                     "transformers and use --format ids");
     }
   }
 }

@@ -198,7 +198,6 @@ TEST_F(Masking, ReadsLabelsOfIds) {
   with.vocab_size = 100;
   with.sequence_length = 8;
   with.packed = false;
-  with.with_labels = true;
   const auto encode_lines = [&](const std::string& lines) {
     return encode_ids({write("a.jsonl", lines)}, dir_ / "out.tokens", with, kNoProgress);
   };
@@ -217,7 +216,7 @@ TEST_F(Masking, ReadsLabelsOfIds) {
   fs::remove(dir_ / "out.tokens");
   for (const std::string bad :
        {R"({"input_ids": [5, 6], "labels": [-100]})", R"({"input_ids": [5], "labels": [6]})",
-        R"({"input_ids": [5], "labels": ["5"]})", R"({"input_ids": [5]})", "[5]",
+        R"({"input_ids": [5], "labels": ["5"]})", R"({"input_ids": [5]})", R"({"input_ids"})",
         R"({"input_ids": [100], "labels": [100]})", R"({"input_ids": [], "labels": []})",
         R"({"input_ids": [5, 6], "labels": [5, 6], "attention_mask": [1, 0]})",
         R"({"input_ids": [5], "labels": [5], "text": "x"})"}) {
@@ -226,6 +225,18 @@ TEST_F(Masking, ReadsLabelsOfIds) {
     EXPECT_THAT(thrown.message, HasSubstr("a.jsonl:1"));
     EXPECT_FALSE(fs::exists(dir_ / "out.tokens"));
   }
+  const std::string labelled = R"({"input_ids": [5], "labels": [5]})";
+  for (const std::string& mixed : {labelled + "\n[5]\n", "[5]\n" + labelled + "\n"}) {
+    const test::Thrown thrown = test::thrown_by([&] { encode_lines(mixed); });
+    EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt) << mixed << ": " << thrown.message;
+    EXPECT_THAT(thrown.message, HasSubstr("a.jsonl:2"));
+  }
+  encode_lines("[5, 6]\n");
+  EXPECT_EQ(sequences()[0].targets, (Ids{5, 6})) << "without labels all ids are targets";
+  fs::remove(dir_ / "out.tokens");
+  with.with_labels = true;
+  EXPECT_THAT(test::message_of(ErrorKind::kCorrupt, [&] { encode_lines("[5]\n"); }),
+              HasSubstr("a.jsonl:1"));
 }
 
 TEST_F(Masking, RejectsContradictingOptions) {

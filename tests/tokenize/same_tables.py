@@ -223,22 +223,25 @@ def check_prepare(run, folder, tokenizer):
     data.save_to_disk(folder / "jobs/disk", num_shards=2)
     for part in (0, 1):
         data.shard(2, part).to_parquet(folder / f"jobs/part-{part}.parquet")
+        data.shard(2, part).select_columns(["input_ids", "labels"]).to_json(folder / f"jobs/part-{part}.jsonl")
     for number, (keys, flags) in enumerate([
             ({"text_format": "ids"}, ["--vocab-size", vocab_size]),
             ({"text_format": "auto"}, ["--tokenizer", tokenizer]),
             ({"text_format": "parquet"}, ["--tokenizer", tokenizer]),
             ({"text_format": "chat", "chat_template": "mistral"}, ["--tokenizer", tokenizer, "--format", "chat", "--chat-template", "mistral"])]):
         for text, inputs in ((folder / "jobs/disk", [folder / "jobs/disk"]),
-                             (folder / "jobs/*.parquet", [folder / f"jobs/part-{part}.parquet" for part in (0, 1)])):
-            if keys["text_format"] == "parquet" and text.name == "disk":
+                             (folder / "jobs/*.parquet", [folder / f"jobs/part-{part}.parquet" for part in (0, 1)]),
+                             (folder / "jobs/*.jsonl", [folder / f"jobs/part-{part}.jsonl" for part in (0, 1)])):
+            if keys["text_format"] == "parquet" and text.name == "disk" or keys["text_format"] != "ids" and text.suffix == ".jsonl":
                 continue
-            place = folder / f"prepared{number}.{text.name[:1]}" / "job1"
+            place = folder / f"prepared{number}.{text.suffix}" / "job1"
             (place / "out").mkdir(parents=True)
             shutil.copytree(tokenizer, place / "tokenizer")
             (place / "job.json").write_text(json.dumps({**job, **keys, "files": [str(text)]}))
             done = subprocess.run([run.program, "prepare", "--job", place / "job.json"], capture_output=True, text=True, check=False)
             assert done.returncode == 0, (keys, done.stderr)
-            assert (place.parent / "train.tokens").read_bytes() == run.must(*flags, "--input", *inputs), keys
+            given = ["--format", "ids"] if text.suffix == ".jsonl" else []
+            assert (place.parent / "train.tokens").read_bytes() == run.must(*flags, *given, "--input", *inputs), keys
             assert json.loads((place.parent / "prepared.json").read_text())["files"] == 2
 
 

@@ -78,8 +78,9 @@ EncodeResult encode_corpus(const Tokenizer& tokenizer,
 /// Writes ids unchanged: lines of JSON arrays, or a file of raw ids. Unpacked, each line or row is
 /// one sequence; throws kCorrupt with its place if it is longer than sequence_length (unless
 /// `truncate`) or an id is out of range.
-/// `with_labels`: lines are objects as in HF's data sets, {"input_ids": [...], "labels": [...]}; a
-/// label is the id at its place, or -100 (no loss).
+/// Lines may be objects as in HF's data sets, {"input_ids": [...], "labels": [...]}; a label is the
+/// id at its place, or -100 (no loss). All documents have labels or none; `with_labels` requires
+/// them.
 EncodeResult encode_ids(const std::vector<std::filesystem::path>& inputs,
                         const std::filesystem::path& output, const EncodeOptions& options,
                         const ProgressCallback& progress);
