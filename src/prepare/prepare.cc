@@ -100,7 +100,21 @@ class Preparation {
             has_size(tokens::kPreparedValidation, prepared.validation->bytes));
   }
 
+  // A job would fail after its time in the queue, and name the program only.
+  void require_bundle() {
+    const RemotePath newest = facility_.workdir / config::kBundlesFolder / config::kNewestBundle;
+    const std::string program = tokenize_program(facility_, services_.programs);
+    if (!program.starts_with(newest.str() + "/") || job_.session().stat(RemotePath(program)))
+      return;
+    const std::string& name = facility_.name.str();
+    throw Error(ErrorKind::kNotFound, name + " has no " + program +
+                                          ", which 'trainer: bundle' names: deploy a bundle, "
+                                          "xffl deploy " +
+                                          name + " BUNDLE");
+  }
+
   void submit(const PrepareJob& options) {
+    require_bundle();
     std::vector<remote::NewFile> files = tokenizer_of(experiment_.model);
     files.insert(files.begin(), {std::string(kPrepareTokenizer) + "/", ""});
     files.push_back({"out/", ""});

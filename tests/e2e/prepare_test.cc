@@ -192,6 +192,15 @@ TEST_F(Prepare, AFailedJobShowsItsOutput) {
   EXPECT_TRUE(fs::exists(alba().prepared.str() + "/job2/out/report.json"));
 }
 
+TEST_F(Prepare, AMissingBundleIsNamedBeforeAJob) {
+  write_config("sequence_length: 64", "    trainer: bundle\n");
+  const ProcessResult done = prepare();
+  EXPECT_EQ(done.exit_code, 4) << done.err;
+  EXPECT_THAT(done.err, HasSubstr("xffl.programs/current/bin/xffl-tokenize"));
+  EXPECT_THAT(done.err, HasSubstr("xffl deploy alba BUNDLE"));
+  EXPECT_FALSE(fs::exists(alba().prepared.str()));
+}
+
 TEST_F(Prepare, AnInterruptedCommandFollowsItsJob) {
   const pid_t first = start_with_held_job();
   const fs::path folder(alba().prepared.str());
