@@ -15,7 +15,7 @@ function(xffl_embed_files function)
 namespace xffl::${arg_MODULE} {
 namespace {
 
-constexpr EmbeddedFile kFiles[] = {\n")
+constexpr EmbeddedFile kEmbedded[] = {\n")
   foreach(file ${files})
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${arg_FOLDER}/${file})
     file(READ ${CMAKE_SOURCE_DIR}/${arg_FOLDER}/${file} content)
@@ -31,7 +31,7 @@ constexpr EmbeddedFile kFiles[] = {\n")
 }  // namespace
 
 std::span<const EmbeddedFile> ${function}();
-std::span<const EmbeddedFile> ${function}() { return kFiles; }
+std::span<const EmbeddedFile> ${function}() { return kEmbedded; }
 
 }  // namespace xffl::${arg_MODULE}\n")
 

@@ -5,11 +5,11 @@
 #
 # Parts: the preset dev with all tests; the CUDA preset if nvcc is installed (compile, link, start); the modules that read hostile
 # input under AddressSanitizer and UndefinedBehaviorSanitizer; the concurrent modules under ThreadSanitizer; the fuzz targets, 5
-# seconds each, if clang is installed or can be installed; averages by an emulated aarch64 program; the bundle of the trainer for
-# CPUs, built and started in a small Debian 11 (4 minutes of CPU time without ccache). The tests of whole
-# federations and real facilities (labels e2e and testbed) mostly sleep, so they run in parallel with all parts after the first
-# build, at a higher priority. Each part prints its seconds. The script ends with a report: failed tests with the end of their
-# output, and skipped tests with reasons.
+# seconds each, if clang is installed or can be installed; the coordinator of the preset release; averages by an emulated aarch64
+# program; the bundle of the trainer for CPUs, built and started in a small Debian 11 (4 minutes of CPU time without ccache). The
+# tests of whole federations and real facilities (labels e2e and testbed) mostly sleep, so they run in parallel with all parts after
+# the first build, at a higher priority. Each part prints its seconds. The script ends with a report: failed tests with the end of
+# their output, and skipped tests with reasons.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 jobs=$(nproc)
@@ -48,6 +48,8 @@ fuzz() {
   stage "build of fuzz" scripts/build.sh fuzz &&
     stage "fuzz targets" ctest --preset fuzz -L fuzz -j"$jobs" --progress --output-junit "$PWD/build/fuzz/tests.xml"
 }
+# The preset release compiles a module's files together: names that clash there do not clash in dev.
+release() { stage "build of release" scripts/build.sh release xffl; }
 aarch64() {
   local code=0 start=$SECONDS
   scripts/check_aarch64.sh || code=$?
@@ -84,6 +86,7 @@ build_for_cuda || {
 modules_under asan base checkpoint job pack tokens transfer || code=$?
 modules_under tsan aggregate history observe || code=$?
 fuzz || code=$?
+release || code=$?
 aarch64 || code=$?
 bundle || code=$?
 stage "tests" ctest --preset dev -j"$jobs" --output-on-failure --output-junit "$report" -LE 'testbed|e2e' "$@" || code=$?
