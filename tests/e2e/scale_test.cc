@@ -77,7 +77,7 @@ class InstantScheduler final : public submit::Scheduler {
     const fs::path folder = request.folder.str();
     const job::JobSpec spec = job::read_job_spec(folder / "job.json");
     const fs::path update = spec.update_path + ".tmp";
-    // What a submission left that failed halfway, for want of a file descriptor.
+    // A submission may have failed halfway, for want of a file descriptor, and left these folders.
     for (const fs::path& part : {update, fs::path(spec.update_path)}) fs::remove_all(part);
     // Every second step goes back, so that the weights stay small.
     write_tensors(update, spec.key.round % 2 == 1 ? 0.125f : -0.125f);

@@ -55,6 +55,17 @@ TEST(SlurmSite, SkipsRowsThatAreNoPartitions) {
   EXPECT_EQ(read_partitions(many + "xffl-end\n").value().size(), 200u);
 }
 
+TEST(SlurmSite, TheSmallestNodesOfAPartitionCount) {
+  for (const char* rows :
+       {"main|up|1:00:00|1|(null)|main|100|1\nmain|up|1:00:00|1|(null)|main|200|1\n",
+        "main|up|1:00:00|1|(null)|main|200|1\nmain|up|1:00:00|1|(null)|main|100|1\n"}) {
+    const auto found = read_partitions(std::string(rows) + "xffl-end\n");
+    ASSERT_TRUE(found);
+    ASSERT_EQ(found->size(), 1u);
+    EXPECT_EQ(found->front().node_memory, 100 << 20) << rows;
+  }
+}
+
 // Answers a program by its first word behind "LC_ALL=C".
 class FakeSite : public test::FakeSession {
  public:

@@ -3,9 +3,10 @@
 //
 // An adapted linear layer computes y = W x + (alpha / rank) B A x, with A [rank, in] and B
 // [out, rank], or alpha / sqrt(rank) with rsLoRA (Kalajdzievski, 2023); all blocks have the same
-// rank and alpha. With DoRA (Liu et al., 2024) each row of W' = W + (alpha / rank) B A is scaled to
-// a trained length, its magnitude: y = m / |W'| * (W' x). The reader rejects unimplemented variants
-// by name: ranks per layer, biases, fully trained modules other than the embedding and the head.
+// rank and alpha. DoRA (Liu et al., 2024) scales each row i of W' = W + (alpha / rank) B A to a
+// trained length m[i], its magnitude: y[i] = m[i] / |W'[i]| * (W' x)[i]. The reader rejects
+// unimplemented variants by name: ranks per layer, biases, fully trained modules other than the
+// embedding and the head.
 #pragma once
 
 #include <cmath>
