@@ -49,7 +49,33 @@ void share_cpus(Environment& env, int world_size) {
   if (!chosen) env.try_emplace("OMP_WAIT_POLICY", "PASSIVE");
 }
 
-Environment shared_environment(const RankSpec& spec) {
+// A TCP port of 127.0.0.1 for the ranks' rendezvous. Ranks may load libraries for seconds before
+// rank 0 listens. Until then the bound socket keeps the kernel from giving the port to another
+// program. A program that sets SO_REUSEADDR, as LibTorch's store does, listens on it all the same.
+class ReservedPort {
+ public:
+  ReservedPort() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    if (!fd_) throw system_error("make a socket", errno);
+    const int yes = 1;
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    void* const raw = &address;
+    if (::setsockopt(fd_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
+        ::bind(fd_.get(), static_cast<sockaddr*>(raw), size) != 0 ||
+        ::getsockname(fd_.get(), static_cast<sockaddr*>(raw), &size) != 0)
+      throw system_error("find a free port on 127.0.0.1", errno);
+    number_ = ntohs(address.sin_port);
+  }
+  int number() const { return number_; }
+
+ private:
+  UniqueFd fd_;
+  int number_ = 0;
+};
+
+Environment shared_environment(const RankSpec& spec, int port) {
   Environment env;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
@@ -61,7 +87,7 @@ Environment shared_environment(const RankSpec& spec) {
     env.erase(name);  // values of an outer launch
   for (const auto& [name, value] : spec.env) env[name] = value;
   env.try_emplace("MASTER_ADDR", "127.0.0.1");
-  if (!env.contains("MASTER_PORT")) env["MASTER_PORT"] = std::to_string(free_port());
+  if (!env.contains("MASTER_PORT")) env["MASTER_PORT"] = std::to_string(port);
   share_cpus(env, spec.world_size);
   env["WORLD_SIZE"] = env["LOCAL_WORLD_SIZE"] = std::to_string(spec.world_size);
   return env;
@@ -278,7 +304,7 @@ class Launch {
   static bool alive(const Rank& rank) { return rank.state != Rank::State::kGone; }
 
   void start_all() {
-    const Environment env = shared_environment(spec_);
+    const Environment env = shared_environment(spec_, port_.number());
     std::vector<std::string> argv = spec_.argv;
     const auto path = env.find("PATH");
     argv[0] =
@@ -423,6 +449,7 @@ class Launch {
 
   const RankSpec& spec_;
   std::stop_token stop_;
+  ReservedPort port_;
   ScopedDisposition no_sigpipe_{SIGPIPE, SIG_IGN};  // the ranks outlive a reader
   // An inherited SIG_IGN would make the kernel discard exit codes.
   ScopedDisposition keep_zombies_{SIGCHLD, SIG_DFL};
@@ -437,20 +464,6 @@ class Launch {
 };
 
 }  // namespace
-
-int free_port() {
-  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!fd) throw system_error("make a socket", errno);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  void* const raw = &address;
-  if (::bind(fd.get(), static_cast<sockaddr*>(raw), size) != 0 ||
-      ::getsockname(fd.get(), static_cast<sockaddr*>(raw), &size) != 0)
-    throw system_error("find a free port on 127.0.0.1", errno);
-  return ntohs(address.sin_port);
-}
 
 int run_ranks(const RankSpec& spec, std::stop_token stop) {
   if (spec.argv.empty() || spec.argv[0].empty())

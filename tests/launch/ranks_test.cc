@@ -59,6 +59,26 @@ TEST(RunRanks, AllRanksGetTheSameFreePort) {
   EXPECT_EQ(::listen(fd.get(), 4), 0);
 }
 
+// A rank of a Python program imports its libraries for seconds before it listens.
+TEST(RunRanks, OnlyARankThatSharesThePortGetsIt) {
+  const std::string program =
+      "python3 -c 'import os, socket\n"
+      "port = int(os.environ[\"MASTER_PORT\"])\n"
+      "other = socket.socket()\n"
+      "try:\n"
+      "  other.bind((\"127.0.0.1\", port))\n"
+      "  print(\"taken by another program\")\n"
+      "except OSError:\n"
+      "  print(\"reserved\")\n"
+      "store = socket.socket()\n"
+      "store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+      "store.bind((\"0.0.0.0\", port))\n"
+      "store.listen()\n"
+      "print(\"listening\")'";
+  const ProcessResult result = launch(1, program);
+  EXPECT_EQ(result.out, "[0] reserved\n[0] listening\n") << result.err;
+}
+
 TEST(RunRanks, IgnoresTheRendezvousOfAnOuterLaunch) {
   ProcessSpec spec = launcher(1, "echo $MASTER_ADDR $MASTER_PORT");
   spec.env = {{"MASTER_ADDR", "outer.example"}, {"MASTER_PORT", "1"}};

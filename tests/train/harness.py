@@ -209,10 +209,17 @@ class Outcome:
         return [metric["loss"] for metric in self.metrics]
 
 
+reserved_ports = []  # sockets, until this program ends
+
+
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port for the ranks of one start. The socket that stays bound keeps the kernel from giving the port to another program
+    while the ranks load their libraries for seconds; a rank that sets SO_REUSEADDR, as torch's store does, may still listen."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    reserved_ports.append(holder)
+    return holder.getsockname()[1]
 
 
 def start_ranks(job, world_size=1, program=(BIN / "xffl-train", "--device", DEVICE), **environment):
@@ -228,9 +235,26 @@ def start_ranks(job, world_size=1, program=(BIN / "xffl-train", "--device", DEVI
     return ranks
 
 
+def outputs(ranks, seconds):
+    """The outputs of ranks that end within so many seconds. Otherwise all ranks are killed, and the error shows each one's output:
+    the rank that waits is seldom the one that failed."""
+    deadline, found = time.monotonic() + seconds, []
+    try:
+        for rank in ranks:
+            found.append(rank.communicate(timeout=max(0.1, deadline - time.monotonic()))[0])
+        return found
+    except subprocess.TimeoutExpired:
+        codes = [rank.poll() for rank in ranks]
+        for rank in ranks:
+            rank.kill()
+        rest = [rank.communicate()[0] for rank in ranks[len(found):]]
+        shown = "\n".join(f"--- rank {i}, exit code {code}:\n{text}" for i, (code, text) in enumerate(zip(codes, [*found, *rest])))
+        raise AssertionError(f"the ranks did not end within {seconds} s\n{shown}") from None
+
+
 def train(job, world_size=1, check=True, **environment):
     ranks = start_ranks(job, world_size, **environment)
-    output = [rank.communicate(timeout=300)[0] for rank in ranks]
+    output = outputs(ranks, 300)
     codes = [rank.returncode for rank in ranks]
     assert not check or codes == [0] * world_size, f"{codes}\n" + "\n".join(output)
     return Outcome(job.parent, codes, output)

@@ -255,7 +255,7 @@ def test_on_a_stop_all_groups_exchange_and_save(setting):
     ranks = harness.start_ranks(stopped, 2)
     wait_for_steps(stopped, 9, ranks)
     ranks[1].send_signal(signal.SIGUSR1)
-    output = [rank.communicate(timeout=120)[0] for rank in ranks]
+    output = harness.outputs(ranks, 120)
     assert [rank.returncode for rank in ranks] == [0, 0], output
     report = json.loads((stopped.parent / "report.json").read_text())
     assert report["stopped_early"] and report["validation"] == []
@@ -269,7 +269,7 @@ def test_a_rank_that_dies_ends_all_groups(setting):
     ranks = harness.start_ranks(doomed, 4, XFFL_COMM_TIMEOUT="60")
     wait_for_steps(doomed, 5, ranks)
     ranks[3].kill()
-    output = [rank.communicate(timeout=120)[0] for rank in ranks]
+    output = harness.outputs(ranks, 120)
     assert all(rank.returncode != 0 for rank in ranks), output
     assert not (doomed.parent / "report.json").exists() and not (doomed.parent / "update").exists()
 

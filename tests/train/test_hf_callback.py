@@ -35,7 +35,7 @@ def setting(tmp_path):
 
 def run(job, world_size=1):
     ranks = harness.start_ranks(job, world_size, program=PROGRAM)
-    output = [rank.communicate(timeout=300)[0] for rank in ranks]
+    output = harness.outputs(ranks, 300)
     return harness.Outcome(job.parent, [rank.returncode for rank in ranks], output)
 
 
@@ -47,7 +47,7 @@ def stopped(job, world_size=1):
         while not (job.parent / "metrics.jsonl").exists() and time.monotonic() < deadline and not any(r.poll() for r in ranks):
             time.sleep(0.05)
         ranks[-1].send_signal(signal.SIGUSR1)
-        output = [rank.communicate(timeout=200)[0] for rank in ranks]
+        output = harness.outputs(ranks, 200)
     finally:
         for rank in ranks:
             rank.kill()

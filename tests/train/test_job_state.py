@@ -87,7 +87,7 @@ def test_a_checkpoint_loads_with_another_sharding(setting, first, second):
     while not metrics.exists() or metrics.read_text().count("\n") < 6:
         time.sleep(0.01)
     ranks[1].send_signal(signal.SIGUSR1)
-    output = [rank.communicate(timeout=120)[0] for rank in ranks]
+    output = harness.outputs(ranks, 120)
     assert [rank.returncode for rank in ranks] == [0, 0], output
     report = json.loads((folder / name / "a1" / "report.json").read_text())
     assert report["stopped_early"] and report["update_sha256"] == "" and not (folder / name / "a1" / "update").exists()

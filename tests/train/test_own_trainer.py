@@ -41,7 +41,7 @@ def setting(tmp_path, monkeypatch):
 
 
 def outcome(job, ranks):
-    output = [rank.communicate(timeout=300)[0] for rank in ranks]
+    output = harness.outputs(ranks, 300)
     return harness.Outcome(job.parent, [rank.returncode for rank in ranks], output)
 
 

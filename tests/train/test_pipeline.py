@@ -159,7 +159,7 @@ def test_a_stop_of_one_rank_stops_all(setting, rank):
     ranks = harness.start_ranks(job, 4)
     wait_for_steps(ranks, job, 3)
     ranks[rank].send_signal(signal.SIGUSR1)
-    output = [one.communicate(timeout=240)[0] for one in ranks]
+    output = harness.outputs(ranks, 240)
     assert [one.returncode for one in ranks] == [0] * 4, output
     report = json.loads((job.parent / "report.json").read_text())
     assert report["stopped_early"] and report["steps"] == steps_done(job) >= 3

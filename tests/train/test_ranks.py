@@ -129,7 +129,7 @@ def test_evaluate_gives_the_same_on_several_ranks(setting, world_size, sharding)
     ranks = [subprocess.Popen([str(word) for word in (harness.BIN / "xffl-train", "evaluate", *arguments)],
                               env={**os.environ, **rank_of, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                               stdout=subprocess.PIPE, text=True) for rank in range(world_size)]
-    output = [rank.communicate(timeout=60)[0] for rank in ranks]
+    output = harness.outputs(ranks, 60)
     assert [rank.returncode for rank in ranks] == [0] * world_size
     assert output[1:] == [""] * (world_size - 1), "only the first rank prints"
     many = json.loads(output[0])

@@ -48,7 +48,7 @@ def signal_when(job, world_size, numbers, rank, after_line=None, steps=0, second
             time.sleep(0.02)
         for number in numbers:
             ranks[rank].send_signal(number)
-        output = [r.communicate(timeout=seconds)[0] for r in ranks]
+        output = harness.outputs(ranks, seconds)
     finally:
         killer.cancel()
         for r in ranks:

@@ -21,12 +21,14 @@ struct RankSpec {
 };
 
 /// Runs argv world_size times with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
-/// MASTER_ADDR=127.0.0.1 and a free MASTER_PORT. Unless set, OMP_NUM_THREADS is the number of CPUs
-/// of this process / ranks, and OMP_WAIT_POLICY is PASSIVE. Output lines up to 64 KiB stay whole.
-/// Each rank's stdout goes to stdout, and its stderr to stderr; its stdin is /dev/null. When a rank
-/// fails, the launcher sends SIGTERM to the other ranks, then SIGKILL after `grace`. A stop request
-/// ends all ranks. Returns 0, else the exit code of the first rank that failed (128 + signal). No
-/// process in a rank's process group survives the call, nor a SIGKILL of this process.
+/// MASTER_ADDR=127.0.0.1 and a MASTER_PORT that no other program gets during the call (a rank that
+/// listens on it must set SO_REUSEADDR, as torch and LibTorch do). Unless set, OMP_NUM_THREADS is
+/// the number of CPUs of this process / ranks, and OMP_WAIT_POLICY is PASSIVE. Output lines up to
+/// 64 KiB stay whole. Each rank's stdout goes to stdout, and its stderr to stderr; its stdin is
+/// /dev/null. When a rank fails, the launcher sends SIGTERM to the other ranks, then SIGKILL after
+/// `grace`. A stop request ends all ranks. Returns 0, else the exit code of the first rank that
+/// failed (128 + signal). No process in a rank's process group survives the call, nor a SIGKILL of
+/// this process.
 ///
 /// During the call, the launcher forwards SIGTERM, SIGINT and SIGHUP to the ranks' process groups
 /// and then ends the ranks as above, with `signal_grace` as the grace (a second signal: at once).
@@ -34,9 +36,6 @@ struct RankSpec {
 /// looks argv[0] up in the ranks' PATH; with VIRTUAL_ENV in `env` the ranks get no PYTHONHOME.
 /// Throws kNotFound for a missing program, kUsage for a world size outside 1..4096.
 int run_ranks(const RankSpec& spec, std::stop_token stop);
-
-/// A TCP port that was free on 127.0.0.1 a moment ago.
-int free_port();
 
 /// The argument vector that runs `program`. The Python of `environment` (the variables of
 /// venv_environment, or empty: python3) runs a *.py file; another program runs directly. Throws
