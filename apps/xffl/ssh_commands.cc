@@ -125,7 +125,7 @@ void log_in_to(const remote::SshSettings& settings) {
   const auto session = remote::log_in(settings, ask);
   std::string account = settings.user;
   if (settings.shell) {
-    const auto result = session->run({"hostname"}, "", std::chrono::seconds(60), {});
+    const auto result = session->run({"uname", "-n"}, "", std::chrono::seconds(60), {});
     account += " at " + log::printable(result.out.substr(0, result.out.find('\n')), 100);
   }
   std::printf("logged in: %s\n", account.c_str());

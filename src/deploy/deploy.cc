@@ -31,7 +31,8 @@ constexpr const char* kAsk = R"sh(
 LC_ALL=C; export LC_ALL
 mkdir -p -- "$1" || exit 1
 echo "machine $(uname -m)"
-libc=$(getconf GNU_LIBC_VERSION 2>/dev/null) && echo "glibc ${libc#glibc }"
+libc=$(getconf GNU_LIBC_VERSION 2>/dev/null || /usr/bin/getconf GNU_LIBC_VERSION 2>/dev/null) &&
+  echo "glibc ${libc#glibc }"
 set -- "$1" $(df -Pk -- "$1" 2>/dev/null | tail -n 1) && echo "kib $5"
 set -- "$1" $(df -Pi -- "$1" 2>/dev/null | tail -n 1) && echo "files $5"
 probe=$1/.xffl-probe.$$

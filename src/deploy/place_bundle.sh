@@ -31,7 +31,7 @@ compare() {
 cd -- "$1" || exit 2
 say host "$(uname -n)"
 say machine "$(uname -m)"
-libc=$(getconf GNU_LIBC_VERSION 2>/dev/null) && say glibc "${libc#glibc }"
+libc=$(getconf GNU_LIBC_VERSION 2>/dev/null || /usr/bin/getconf GNU_LIBC_VERSION 2>/dev/null) && say glibc "${libc#glibc }"
 missing=
 for program in tar gzip sha256sum; do
   command -v $program >/dev/null 2>&1 || missing="$missing $program"

@@ -52,14 +52,6 @@ Arguments with_libraries(const config::Facility& facility, Arguments trainer) {
   return arguments;
 }
 
-// Folders and libraries of the site that the loader reads.
-Arguments site_libraries(const config::Facility& facility) {
-  Arguments paths = facility.library_path;
-  for (const std::string& path : {facility.nccl_plugin, facility.cuda_compat})
-    if (!path.empty()) paths.push_back(path);
-  return paths;
-}
-
 Arguments trainer_command(const config::Facility& facility, const RemotePath& folder,
                           const Programs& programs) {
   Arguments arguments = facility.trainer_command;
@@ -138,6 +130,13 @@ Arguments image_command(const config::Facility& facility, const RemotePath& fold
   append(arguments, image.options);
   arguments.push_back(facility.on_compute_nodes(image.file));
   return arguments;
+}
+
+std::vector<std::string> site_libraries(const config::Facility& facility) {
+  std::vector<std::string> paths = facility.library_path;
+  for (const std::string& path : {facility.nccl_plugin, facility.cuda_compat})
+    if (!path.empty()) paths.push_back(path);
+  return paths;
 }
 
 std::string trainer_program(const config::Facility& facility, const Programs& programs) {

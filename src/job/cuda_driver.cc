@@ -15,9 +15,10 @@ int oldest_driver(int cuda_major) {
   }
 }
 
-std::string_view flavour_for_driver(int driver, int cuda_major, std::string_view arch) {
+std::string_view flavour_for_driver(int driver, std::string_view arch) {
+  if (driver >= oldest_driver(13)) return "cu13";
   // LibTorch for CUDA 12 exists for x86-64 only.
-  return cuda_major > 12 && driver >= oldest_driver(12) && arch == "x86_64" ? "cu128" : "cpu";
+  return driver >= oldest_driver(12) && arch == "x86_64" ? "cu128" : "cpu";
 }
 
 }  // namespace xffl::job

@@ -41,9 +41,7 @@ std::string driver_problem(int cuda_version, const std::filesystem::path& versio
          " or newer: set facilities.F.cuda_compat in xffl.yaml to the site's folder of CUDA's "
          "forward-compatibility libraries (with libcuda.so.1, such as .../cuda/" +
          cuda + "/compat of NVIDIA's HPC SDK), or use the bundle of the flavour " +
-         std::string(
-             job::flavour_for_driver(std::stoi(match[1]), cuda_version / 1000, architecture())) +
-         " there";
+         std::string(job::flavour_for_driver(std::stoi(match[1]), architecture())) + " there";
 }
 
 }  // namespace xffl::train

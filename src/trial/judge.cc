@@ -84,12 +84,13 @@ class Judgement {
     for (const std::string& probe : node.hung)
       add(Severity::kError, probe, "on " + node.host + " the probe '" + probe + "' does not end",
           probe == "driver"
-              ? "the GPU driver of this node hangs: tell the site, and exclude the node"
-              : "tell the site, and exclude the node");
+              ? "the GPU driver of this node hangs: tell the site, and " + exclude(node)
+              : "tell the site, and " + exclude(node));
     paths(node);
     space(node);
     driver(node);
-    std::string facts = node.host + ": " + node.arch + ", glibc " + node.glibc + ", " +
+    std::string facts = node.host + ": " + node.arch +
+                        (node.glibc.empty() ? "" : ", glibc " + node.glibc) + ", " +
                         std::to_string(node.cpus) + " CPUs, " +
                         gb(static_cast<double>(node.available)) + " of memory";
     if (!node.driver.empty()) facts += ", driver " + node.driver;
@@ -97,17 +98,41 @@ class Judgement {
     add(Severity::kOk, "node", facts);
   }
 
+  std::string exclude(const NodeFacts& node) const {
+    if (expected_.queue_manager != "slurm" || node.host.empty()) return "exclude the node";
+    return "exclude the node (" + key("slurm.extra") +
+           ": --exclude=" + node.host.substr(0, node.host.find('.')) + ")";
+  }
+
+  // With a library that is missing on one node, NCCL takes TCP there and says nothing.
+  void library(const NodeFacts& node, const std::string& path, PathState state) {
+    add(Severity::kError, "library",
+        "on " + node.host + " the library " + path +
+            (state == PathState::kMissing ? " does not exist"
+             : state == PathState::kHung  ? " cannot be read: the file system hangs"
+                                          : " cannot be read"),
+        "tell the site, and " + exclude(node) + "; or correct the path (" + key("library_path") +
+            ", nccl_plugin or cuda_compat)");
+  }
+
   void paths(const NodeFacts& node) {
+    const size_t count = expected_.paths.size();
     for (const auto& [number, state] : node.paths) {
-      if (number >= static_cast<int>(expected_.paths.size()) || state == PathState::kOk) continue;
-      const std::string& path = expected_.paths[static_cast<size_t>(number)];
+      const size_t place = static_cast<size_t>(number);
+      if (place >= count + expected_.libraries.size() || state == PathState::kOk) continue;
+      if (place >= count) {
+        library(node, expected_.libraries[place - count], state);
+        continue;
+      }
+      const std::string& path = expected_.paths[place];
       if (state == PathState::kHung)
         add(Severity::kError, "mount", "on " + node.host + " reading " + path + " does not end",
-            "the file system hangs on this node: tell the site, and exclude the node");
+            "the file system hangs on this node: tell the site, and " + exclude(node));
       else if (state == PathState::kMissing)
         add(Severity::kError, "mount", "on " + node.host + " " + path + " does not exist",
             "compute nodes may mount other file systems than log-in nodes: use a folder that they "
-            "mount, or exclude the node");
+            "mount, or " +
+                exclude(node));
       else
         add(Severity::kError, "mount", "on " + node.host + " " + path + " cannot be read",
             "is it readable for your account on compute nodes?");
@@ -154,8 +179,7 @@ class Judgement {
               : "set " + key("cuda_compat") + " to the site's forward-compatibility folder (CUDA " +
                     std::to_string(major(toolkit())) +
                     "'s `compat`, of its CUDA or HPC SDK module), or deploy the flavour " +
-                    std::string(
-                        job::flavour_for_driver(major(node.driver), major(toolkit()), node.arch)));
+                    std::string(job::flavour_for_driver(major(node.driver), node.arch)));
   }
 
   void ranks() {
@@ -193,6 +217,19 @@ class Judgement {
               number("%.3g TFLOP/s", slowest));
   }
 
+  // The bundle for the GPUs of a node.
+  std::string flavour_for(const std::string& host) const {
+    for (const NodeFacts& node : found_.nodes) {
+      if (node.host != host || node.driver.empty()) continue;
+      const std::string driver = " (the driver is " + node.driver + ")";
+      const std::string_view flavour = job::flavour_for_driver(major(node.driver), node.arch);
+      if (flavour != "cpu") return "the flavour " + std::string(flavour) + driver;
+      return "the flavour cu13, and set " + key("cuda_compat") +
+             " to the site's forward-compatibility folder" + driver;
+    }
+    return "a flavour for CUDA";
+  }
+
   // The problem of a rank's device with its remedy; empty: none.
   std::pair<std::string, std::string> device_problem(const job::RankCheck& rank) const {
     if (!rank.problem.empty())
@@ -202,7 +239,7 @@ class Judgement {
     if (expected_.gpus_per_node == 0 || !rank.gpu.empty()) return {};
     return {"computes on the CPU, but the job has " + std::to_string(expected_.gpus_per_node) +
                 " GPUs on a node",
-            rank.cuda.empty() ? "the trainer was built for CPUs: deploy a flavour for CUDA"
+            rank.cuda.empty() ? "the trainer was built for CPUs: deploy " + flavour_for(rank.host)
                               : "no GPU is visible to the rank: see the driver above"};
   }
 

@@ -1,5 +1,5 @@
-# A rank of the job of `xffl doctor --job`: the first rank of each node writes the node's facts, with the node's own tools only; then
-# each rank becomes the trainer. Arguments: the trainer's command. The folder has paths.txt, one path a line: the work folder, then data.
+# A rank of the job of `xffl doctor --job`: the first rank of each node writes the node's facts, with the shell, coreutils and getconf
+# only; then each rank becomes the trainer. Arguments: the trainer's command. The folder has paths.txt, one path a line: the work folder, then data.
 #
 # A probe that does not end (a hung mount, a wedged GPU driver) is named, and ends the job instead of hanging it.
 umask 077
@@ -21,25 +21,45 @@ probe() { # probe NAME COMMAND...: its output is the file NAME once it has ended
 system_facts() {
   echo "host $(uname -n)"
   echo "arch $(uname -m)"
-  echo "glibc $(getconf GNU_LIBC_VERSION 2>/dev/null | sed 's/^glibc //')"
+  getconf GNU_LIBC_VERSION || /usr/bin/getconf GNU_LIBC_VERSION # "glibc 2.31"
   echo "cpus $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)" # nproc obeys these variables
-  sed -n 's/^MemTotal: *\([0-9]*\) kB$/memory \1/p; s/^MemAvailable: *\([0-9]*\) kB$/available \1/p' /proc/meminfo
+  while read -r key value _; do
+    case $key in
+      MemTotal:) echo "memory $value" ;;
+      MemAvailable:) echo "available $value" ;;
+    esac
+  done </proc/meminfo
 }
 
+# The first word of a line that looks like a version.
+version_in() {
+  for word; do
+    case $word in *[!0-9.]*) ;; [0-9]*.*) echo "driver $word" && return ;; esac
+  done
+}
+
+# XFFL_DRIVER_VERSION_FILE, for tests, as for xffl-train.
 driver_facts() {
-  if command -v nvidia-smi; then
-    nvidia-smi --query-gpu=driver_version --format=csv,noheader | sed -n 's/^\([0-9][0-9.]*\)$/driver \1/p' | head -n 1
-    echo "gpus $(nvidia-smi -L | grep -c '^GPU ')"
-  else
-    sed -n 's/^NVRM version:.*  \([0-9][0-9.]*\)  .*/driver \1/p' /proc/driver/nvidia/version
+  if ! command -v nvidia-smi; then
+    while read -r key line; do
+      if [ "$key" = NVRM ]; then version_in $line; fi
+    done <"${XFFL_DRIVER_VERSION_FILE:-/proc/driver/nvidia/version}"
+    return
   fi
+  version_in $(nvidia-smi --query-gpu=driver_version --format=csv,noheader)
+  nvidia-smi -L | (
+    count=0
+    while read -r word _; do [ "$word" != GPU ] || count=$((count + 1)); done
+    echo "gpus $count"
+  )
 }
 
 # High-speed networks with the sum of their ports' rates in Gb/s: InfiniBand and RoCE, Slingshot.
 fabric_facts() {
   for device in /sys/class/infiniband/*; do
     [ -e "$device" ] || continue
-    rate=$(cat "$device"/ports/*/rate 2>/dev/null | sed -n 's/^\([0-9]*\).*/\1/p' | head -n 1)
+    rate=$(cat "$device"/ports/*/rate 2>/dev/null | head -n 1)
+    rate=${rate%%[!0-9]*}
     echo "fabric ${device##*/} ${rate:-0}"
   done
   for device in /sys/class/cxi/*; do

@@ -175,8 +175,9 @@ class Trial {
 
   void submit() {
     std::string paths;
-    for (const std::string& path : paths_of(facility_))
-      paths += facility_.on_compute_nodes(path) + "\n";
+    for (const std::vector<std::string>& some :
+         {paths_of(facility_), facility::site_libraries(facility_)})
+      for (const std::string& path : some) paths += facility_.on_compute_nodes(path) + "\n";
     std::vector<remote::NewFile> files{
         {"config/", ""},
         {"out/", ""},
@@ -230,11 +231,13 @@ class Trial {
     Expected expected{.facility = facility_.name.str(),
                       .version = version_,
                       .arch = {},
+                      .queue_manager = std::string(facility_.scheduler.manager().name),
                       .nodes = shape.nodes,
                       .ranks = shape_.world_size,
                       .gpus_per_node = shape.gpus_per_node,
                       .own_trainer = !facility_.trainer_command.empty(),
                       .paths = paths_of(facility_),
+                      .libraries = facility::site_libraries(facility_),
                       .vocab_size = model.vocab_size,
                       .max_positions = model.max_position_embeddings,
                       .steps_per_round = facility_.training.steps,

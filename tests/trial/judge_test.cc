@@ -9,12 +9,14 @@ namespace {
 
 using Severity = CheckResult::Severity;
 using testing::HasSubstr;
+using testing::Not;
 
 // Two nodes with four GPUs each, as they should be.
 struct Case {
   Expected expected{.facility = "alba",
                     .version = "0.1.0",
                     .arch = "x86_64",
+                    .queue_manager = "slurm",
                     .nodes = 2,
                     .ranks = 8,
                     .gpus_per_node = 4,
@@ -83,10 +85,30 @@ TEST(Judge, AMountThatIsMissingOrHangsIsNamedWithItsNode) {
   Case bad;
   bad.found.nodes[1].paths[1] = PathState::kMissing;
   EXPECT_THAT(bad.problems(), HasSubstr("E mount: on n1 /data/a.tokens does not exist -> "));
+  EXPECT_THAT(bad.problems(), HasSubstr("extra: --exclude=n1)"));
+  bad.expected.queue_manager = "pbs";
+  EXPECT_THAT(bad.problems(), HasSubstr("or exclude the node\n"));
   bad.found.nodes[1].paths[1] = PathState::kHung;
   EXPECT_THAT(bad.problems(), HasSubstr("on n1 reading /data/a.tokens does not end"));
   bad.found.nodes[1].paths[1] = PathState::kUnreadable;
   EXPECT_THAT(bad.problems(), HasSubstr("on n1 /data/a.tokens cannot be read"));
+}
+
+TEST(Judge, ALibraryThatOneNodeLacksIsNamed) {
+  Case bad;
+  bad.expected.libraries = {"/opt/fabric/libfabric.so.1", "/opt/fabric/libnccl-net.so"};
+  const int first = static_cast<int>(bad.expected.paths.size());
+  bad.found.nodes[0].paths[first] = bad.found.nodes[0].paths[first + 1] = PathState::kOk;
+  EXPECT_EQ(bad.problems(), "");
+  bad.found.nodes[1].paths[first + 1] = PathState::kMissing;
+  EXPECT_THAT(bad.problems(),
+              HasSubstr("E library: on n1 the library /opt/fabric/libnccl-net.so does not exist -> "
+                        "tell the site, and exclude the node (facilities.alba.slurm.extra: "
+                        "--exclude=n1); or correct the path (facilities.alba.library_path"));
+  bad.found.nodes[1].paths[first + 1] = PathState::kUnreadable;
+  EXPECT_THAT(bad.problems(), HasSubstr("libnccl-net.so cannot be read -> "));
+  bad.found.nodes[1].paths[first + 2] = PathState::kMissing;  // not asked for
+  EXPECT_THAT(bad.problems(), Not(HasSubstr("mount")));
 }
 
 TEST(Judge, AnOldDriverNamesTheCompatibilityFolder) {
@@ -106,6 +128,25 @@ TEST(Judge, AnOldDriverNamesTheCompatibilityFolder) {
   EXPECT_THAT(bad.problems(), HasSubstr("or deploy the flavour cpu"));
   EXPECT_THAT(bad.problems(),
               HasSubstr("E device: rank 0 on n0 and 7 other ranks: the driver is too old -> "));
+}
+
+TEST(Judge, ATrainerForCpusNamesTheFlavourForTheDriver) {
+  Case bad;
+  for (job::RankCheck& rank : bad.found.ranks) {
+    rank.gpu.clear();
+    rank.cuda.clear();
+  }
+  const std::string start =
+      "E device: rank 0 on n0 and 3 other ranks: computes on the CPU, but the job has 4 GPUs on a "
+      "node -> the trainer was built for CPUs: deploy ";
+  EXPECT_THAT(bad.problems(), HasSubstr("the flavour cu13 (the driver is 590.1)"));
+  bad.found.nodes[0].driver = "535.274.02";
+  EXPECT_THAT(bad.problems(), HasSubstr(start + "the flavour cu128 (the driver is 535.274.02)\n"));
+  bad.found.nodes[0].driver = "470.82.01";
+  EXPECT_THAT(bad.problems(),
+              HasSubstr(start + "the flavour cu13, and set facilities.alba.cuda_compat to"));
+  bad.found.nodes[0].driver.clear();
+  EXPECT_THAT(bad.problems(), HasSubstr(start + "a flavour for CUDA\n"));
 }
 
 TEST(Judge, TcpBesideAFastNetworkIsAnError) {

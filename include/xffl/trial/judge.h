@@ -15,13 +15,15 @@ namespace xffl::trial {
 // The expectations of the project, and the resources that the check job asked for.
 struct Expected {
   std::string facility;
-  std::string version;             // of this xffl
-  std::string arch;                // of the log-in node, as of `uname -m`; empty: not known
-  int nodes = 1, ranks = 1;        // of the check job
-  int gpus_per_node = 0;           // that the configuration requests; 0: none, or not known
-  bool own_trainer = false;        // the trainer has no `check`
-  std::vector<std::string> paths;  // as in paths.txt: the work folder first
-  uint64_t needed_bytes = 0;       // in the work folder, for a round; 0: not known
+  std::string version;        // of this xffl
+  std::string arch;           // of the log-in node, as of `uname -m`; empty: not known
+  std::string queue_manager;  // the value of `scheduler`
+  int nodes = 1, ranks = 1;   // of the check job
+  int gpus_per_node = 0;      // that the configuration requests; 0: none, or not known
+  bool own_trainer = false;   // the trainer has no `check`
+  // As in paths.txt: the work folder and the data, then the site's libraries.
+  std::vector<std::string> paths, libraries;
+  uint64_t needed_bytes = 0;                  // in the work folder, for a round; 0: not known
   int64_t vocab_size = 0, max_positions = 0;  // of the model
   int64_t steps_per_round = 0;
   int round_nodes = 1;               // of a round's job
