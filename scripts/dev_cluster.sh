@@ -26,6 +26,8 @@
 #   --clock S  the whole facility's clock is S seconds ahead (libfaketime; may be negative)
 #   --compute-scratch PATH  compute nodes mount the scratch at PATH; their /scratch is empty
 #   --noisy  a .bashrc that prints            --mover  a second host with SFTP only and the same scratch
+#   --root DIR  another root file system with sshd and Slurm than this machine's (tests/support/testbed/debian11_root.sh makes one);
+#               its /opt/site/bin, if there is one, is the PATH of the facility's user. The facility then sees no project folder.
 #   --show DIR  a folder mounted read-only at the same path; the project folder always is
 #   --owner PID  stops the whole testbed when that process ends
 #
@@ -353,7 +355,7 @@ host_key() {
 
 # --- the command line -------------------------------------------------------------------------------------------------
 state=${TMPDIR:-/tmp}/xffl-testbed queue=slurm
-nodes=2 gpus=2 gpu_type= dbd= scratch_mb= min_job_age=300 clock= noisy= mover= compute_scratch= show=("$project") sshd_lines=() slurm_lines=()
+nodes=2 gpus=2 gpu_type= dbd= scratch_mb= min_job_age=300 clock= noisy= mover= compute_scratch= root=/ show=() sshd_lines=() slurm_lines=()
 action=${1:-}
 [ $# = 0 ] || shift
 names=() owner=
@@ -375,6 +377,7 @@ while [ $# -gt 0 ]; do
     --compute-scratch) compute_scratch=$2; shift ;;
     --noisy) noisy=1 ;;
     --mover) mover=1 ;;
+    --root) root=$(realpath "$2"); shift ;;
     --show) show+=("$(realpath "$2")"); shift ;;
     --owner) owner=$2; shift ;;
     --user) names+=("$1") ;;
@@ -389,6 +392,12 @@ while [ $# -gt 0 ]; do
   shift
 done
 state=$(realpath -m "$state")
+if [ "$root" = / ]; then
+  show+=("$project")
+else
+  show+=("$parts")
+  if [ -d "$root/opt/site/bin" ]; then sshd_lines+=("SetEnv PATH=/opt/site/bin"); fi
+fi
 case "$queue" in slurm | gridengine) ;; *) usage "unknown queue manager '$queue': expected slurm or gridengine" ;; esac
 need() { [ ${#names[@]} -ge "$1" ] || usage "$action needs more arguments"; }
 case "$action" in

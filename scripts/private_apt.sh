@@ -27,6 +27,15 @@ fetch() {
   (cd "$apt_folder/$1" && shift && APT_CONFIG=$apt_folder/apt.conf apt-get download -q "$@")
 }
 
+# fetch_closure SUBFOLDER PACKAGE...: the same, with the packages that these depend on.
+fetch_closure() {
+  local subfolder=$1
+  mkdir -p "$apt_folder/$subfolder/partial"
+  shift
+  APT_CONFIG=$apt_folder/apt.conf apt-get install -q -y --download-only --no-install-recommends \
+    -o "Dir::Cache::archives=$apt_folder/$subfolder" "$@"
+}
+
 # links_inside ROOT: absolute links of unpacked packages stay in ROOT.
 links_inside() {
   local link target

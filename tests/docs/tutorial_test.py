@@ -1,14 +1,20 @@
 """The commands of docs/user/first_federation.md, run in order: on this machine, and with two real facilities behind SSH.
 
-    tutorial_test.py BIN    the folder of the programs; XFFL_ACCEPT=1 rewrites the outputs of the page
+    tutorial_test.py BIN [--bundle ARCHIVE] [--root FOLDER]
+
+BIN: the folder of the programs; XFFL_ACCEPT=1 rewrites the outputs of the page. ARCHIVE: a bundle of scripts/package.sh, instead of
+one whose programs are those of BIN. FOLDER: the root file system of the facilities (scripts/dev_cluster.sh up --root), which then
+needs a bundle.
 
 Blocks marked <!-- run --> run first. A block marked <!-- tutorial --> holds commands behind "$ ", each followed by its output,
 stdout and stderr together. The page's names of hosts, accounts and files are replaced by those of the testbed. The outputs are
 compared after masking times, numbers, hashes and the names of files. A line "..." of the page stands for any number of lines.
 """
+import argparse
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,11 +29,11 @@ SKIPPED = 77
 
 
 class Testbed:
-    def __init__(self, state: pathlib.Path):
-        self.state = state
+    def __init__(self, state: pathlib.Path, flavours: list[str]):
+        self.state, self.flavours = state, flavours
 
     def __enter__(self):
-        up = self.script("up", "--owner", str(os.getpid()), *ACCOUNTS)
+        up = self.script("up", "--owner", str(os.getpid()), *self.flavours, *ACCOUNTS)
         if up.returncode == SKIPPED:
             print(f"SKIPPED: {up.stderr.strip()}")
             sys.exit(SKIPPED)
@@ -133,7 +139,14 @@ class Tutorial:
 
 
 def main() -> int:
-    programs = pathlib.Path(sys.argv[1]).resolve()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("programs", type=pathlib.Path)
+    parser.add_argument("--bundle", type=pathlib.Path)
+    parser.add_argument("--root", type=pathlib.Path)
+    options = parser.parse_args()
+    if options.root and not options.bundle:
+        parser.error("--root needs --bundle: the programs of this machine do not start there")
+    programs = options.programs.resolve()
     if missing := [program for program in commands_test.PROGRAMS if not (programs / program).exists()]:
         print(f"SKIPPED: {programs} has no {', '.join(missing)}")
         return SKIPPED
@@ -141,9 +154,13 @@ def main() -> int:
         folder = pathlib.Path(place) / "federation"
         folder.mkdir()
         commands_test.write_texts(folder)
-        write_bundle(folder, programs)
+        if options.bundle:
+            (folder / "dist").mkdir()
+            shutil.copy(options.bundle, folder / "dist")
+        else:
+            write_bundle(folder, programs)
         page = PAGE.read_text(encoding="utf-8")
-        with Testbed(pathlib.Path(state) / "testbed") as testbed:
+        with Testbed(pathlib.Path(state) / "testbed", ["--root", str(options.root)] if options.root else []) as testbed:
             tutorial = Tutorial(folder, programs, testbed)
             for block in blocks(PAGE):
                 if block.marker == "run":

@@ -8,8 +8,8 @@
 #   facility.sh node-boot N         process 1 of a compute node
 #
 # A facility has its own net, mount, uts, ipc and pid namespaces; each compute node has its own below the facility's.
-# The root is an overlay over this machine's root: programs are visible, writes stay in the overlay, and everything ends
-# with process 1.
+# The root is an overlay over this machine's root, or over another one (--root): programs are visible, writes stay in the overlay,
+# and everything ends with process 1.
 set -euo pipefail
 self=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/facility.sh
 export LC_ALL=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -53,7 +53,7 @@ make_root() { # moves this process and its children into the facility's root
   mkdir -p "$mnt"
   mount -t tmpfs -o mode=755 xffl-root "$mnt"
   mkdir "$mnt/upper" "$mnt/work" "$new"
-  mount -t overlay xffl-root -o "lowerdir=/,upperdir=$mnt/upper,workdir=$mnt/work" "$new"
+  mount -t overlay xffl-root -o "lowerdir=$root,upperdir=$mnt/upper,workdir=$mnt/work" "$new"
   mkdir -p "$new"/{proc,sys,dev,run,scratch,root,old-root}
   mount -t proc proc "$new/proc"
   mount --rbind /sys "$new/sys"
@@ -83,6 +83,7 @@ make_root() { # moves this process and its children into the facility's root
   pivot_root . old-root
   umount -l /old-root
   cd /
+  hash -r # another root may have its programs elsewhere
   mkdir -p -m 755 /run/sshd /run/xffl
   [ "$queue" = slurm ] || return 0
   mkdir -p -m 755 /run/munge /run/slurm /run/mysqld /var/spool/slurmd

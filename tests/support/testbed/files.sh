@@ -180,13 +180,13 @@ write_clock() {
   printf '%+d\n' "$clock" >"$etc/faketimerc"
 }
 
-# Settings read: name net user uid login nodes gpus dbd scratch_mb min_job_age clock noisy mover queue compute_scratch show sshd_lines slurm_lines
+# Settings read: name net user uid login nodes gpus dbd scratch_mb min_job_age clock noisy mover queue compute_scratch root show sshd_lines slurm_lines
 write_facility() {
   local dir=$state/$name
   mkdir -p "$dir"/{etc,log/munged,spool,munge,mysql,home,scratch,tmp}
   chmod 755 "$dir" "$dir/etc" "$dir/log" "$dir/home"
   chmod 1777 "$dir/tmp"
-  declare -p name net user uid login nodes gpus dbd scratch_mb mover queue compute_scratch show |
+  declare -p name net user uid login nodes gpus dbd scratch_mb mover queue compute_scratch root show |
     sed 's/^declare -[-x]* /declare -g /; s/^declare -a /declare -ga /' >"$dir/etc/xffl-facility"
   write_accounts "$dir/etc"
   write_sshd "$dir/etc"
