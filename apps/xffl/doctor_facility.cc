@@ -54,6 +54,7 @@ constexpr int kInMemory = 95;  // exit code of kScript: tmpfs, where a reservati
 // bytes.
 constexpr const char* kScript = R"(
 LC_ALL=C; export LC_ALL
+PATH=$PATH:/usr/bin:/bin # an account's own PATH may be short
 kind=$(stat -f -c %T -- "$1") && stat -f -c '%T %c %d' -- "$1" || exit 94
 case $kind in tmpfs|ramfs) exit 95;; esac
 fallocate -l "$2" -- "$1/.xffl-space" 2>&1

@@ -24,4 +24,8 @@ for package in bash coreutils dash tar gzip slurm-client; do
 done
 ln -sf /bin/sh "$root/opt/site/bin/sh"
 echo 'export PATH=/opt/site/bin' >"$root/etc/profile"
+# For `su - USER`, by which Slurm gets the environment of a job that is submitted with --export=NONE.
+for kind in account auth password session session-noninteractive; do
+  echo "${kind%-*} sufficient pam_permit.so" >"$root/etc/pam.d/common-$kind"
+done
 echo "$recipe" >"$root/.recipe"
