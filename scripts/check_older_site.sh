@@ -3,13 +3,15 @@
 # with a real bundle: all commands of docs/user/first_federation.md, `xffl deploy` killed at 20 moments, and `xffl doctor --job` at a
 # facility whose second node lacks a library, whose driver is old and whose data has another vocabulary.
 #
-#   scripts/check_older_site.sh [BUNDLE.tar.gz] [MOMENTS]     default: the bundle that scripts/package.sh trainer makes; 20 moments
+#   scripts/check_older_site.sh [BUNDLE.tar.gz [MOMENTS [IMAGE.sqsh]]]
+#     default: the bundle that scripts/package.sh trainer makes; 20 moments; an image (scripts/package.sh image) only if it is named.
+#     Apptainer is not among the packages of Debian 12: a user namespace and chroot stand in for it.
 #
 # About five minutes with a bundle. Has the requirements of real facilities (docs/developer/testing.md); without them it says so and exits
 # with 77.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-bundle=${1:-} moments=${2:-20}
+bundle=${1:-} moments=${2:-20} image=${3:-}
 scripts/bootstrap.sh test
 scripts/build.sh dev xffl xffl-train xffl-tokenize
 if [ -z "$bundle" ]; then
@@ -25,5 +27,5 @@ start=$SECONDS
 "$python" tests/docs/tutorial_test.py build/dev/bin --bundle "$bundle" --root "$deps/debian11"
 echo "check_older_site: the first federation: $((SECONDS - start)) s"
 start=$SECONDS
-"$python" tests/e2e/older_site.py build/dev/bin . "$bundle" "$deps/debian11" "$moments"
+"$python" tests/e2e/older_site.py build/dev/bin . "$bundle" "$deps/debian11" "$moments" ${image:+"$image"}
 echo "check_older_site: kills and faults: $((SECONDS - start)) s"

@@ -1,9 +1,10 @@
-"""`xffl deploy` killed at many moments, and `xffl doctor --job` at a facility with faults: Debian 11, Slurm 20.11, a real bundle.
+"""`xffl deploy` killed at many moments, `xffl doctor --job` at a facility with faults, and a federation in an image: Debian 11, Slurm 20.11.
 
-    older_site.py BIN SOURCE BUNDLE ROOT [MOMENTS]
+    older_site.py BIN SOURCE BUNDLE ROOT [MOMENTS [IMAGE.sqsh]]
 
 BUNDLE: an archive of scripts/package.sh; ROOT: the facilities' root file system (tests/support/testbed/debian11_root.sh).
-MOMENTS: of kills, 20 by default. scripts/check_older_site.sh starts it.
+MOMENTS: of kills, 20 by default. IMAGE: of scripts/package.sh image, with its tar.gz beside it; a user namespace and chroot stand in
+for Apptainer. scripts/check_older_site.sh starts it.
 """
 import os
 import pathlib
@@ -17,6 +18,7 @@ from lab import BIN, LENGTH, SOURCE, VOCAB, encode, make_model, run, write_seque
 
 BUNDLE, ROOT = (pathlib.Path(word).resolve() for word in sys.argv[3:5])
 MOMENTS = int(sys.argv[5]) if len(sys.argv) > 5 else 20
+IMAGE = pathlib.Path(sys.argv[6]).resolve() if len(sys.argv) > 6 else None
 CLUSTER = SOURCE / "scripts/dev_cluster.sh"
 SKIPPED = 77
 PROJECT = """project: lab
@@ -37,6 +39,41 @@ facilities:
 FABRIC = "/opt/fabric/libfabric.so.1"
 NVIDIA_SMI = """#!/bin/sh
 case $1 in -L) echo "GPU 0: A100"; echo "GPU 1: A100" ;; *) echo 535.274.02; echo 535.274.02 ;; esac
+"""
+# The tree of the image is at /opt/image. Real Apptainer sets the image's PATH, too.
+APPTAINER = """#!/bin/bash
+[ "$1" = exec ] || exit 2
+shift
+binds=() folder=/
+while :; do
+  case $1 in
+    --bind) binds+=("$2") && shift 2 ;;
+    --pwd) folder=$2 && shift 2 ;;
+    -*) echo "apptainer: unknown option $1" >&2 && exit 2 ;;
+    *) break ;;
+  esac
+done
+[ -r "$1" ] || { echo "apptainer: cannot read $1" >&2; exit 255; }
+shift
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+exec unshare --user --map-root-user --mount bash -ec '
+  root=/tmp
+  mount -t tmpfs image $root
+  bind() { if [ -d "$1" ]; then mkdir -p "$root$2"; else mkdir -p "$root${2%/*}" && : >"$root$2"; fi && mount --rbind "$1" "$root$2"; }
+  for entry in /opt/image/*; do
+    if [ -L "$entry" ]; then cp -P "$entry" $root; else bind "$entry" "/${entry##*/}"; fi
+  done
+  umount $root/tmp
+  for path in /proc /dev /sys; do bind $path $path; done
+  count=$1 folder=$2
+  shift 2
+  for ((; count > 0; --count)); do
+    path=${1%:ro}
+    bind "${path%%:*}" "${path#*:}"
+    shift
+  done
+  exec chroot $root sh -c "cd \\"\\$1\\" && shift && exec \\"\\$@\\"" sh "$folder" "$@"
+' bash ${#binds[@]} "$folder" "${binds[@]}" "$@"
 """
 
 
@@ -69,6 +106,11 @@ class Facility:
     def as_root(self, script):
         """On the log-in node, whose root file system all nodes share."""
         return self.cluster("exec", "brno", "sh", "-ec", script).stdout
+
+    def install(self, name, script):
+        """A program in the user's PATH."""
+        subprocess.run([CLUSTER, "exec", "--state", self.state, "brno", "sh", "-ec", 'cat >"$1" && chmod 755 "$1"', "sh",
+                        f"/opt/site/bin/{name}"], input=script, text=True, check=True)
 
     def configure(self, tokens="fits.tokens", gpus=0, more=""):
         text = PROJECT.format(tokens=tokens, gpus=gpus, **{name: self.about[name] for name in ("host", "user", "key")})
@@ -128,9 +170,7 @@ def faults(facility):
 
     node = facility.as_root("cat /run/xffl/node2.pid").strip()
     facility.as_root(f"nsenter -t {node} -m mount -t tmpfs none {FABRIC.rpartition('/')[0]}")
-    (facility.state / "nvidia-smi").write_text(NVIDIA_SMI)
-    subprocess.run([CLUSTER, "exec", "--state", facility.state, "brno", "sh", "-ec",
-                    "cat >/opt/site/bin/nvidia-smi && chmod 755 /opt/site/bin/nvidia-smi"], input=NVIDIA_SMI, text=True, check=True)
+    facility.install("nvidia-smi", NVIDIA_SMI)
     facility.configure("other.tokens", 2, library)
     bad = facility.doctor()
     assert bad.returncode != 0
@@ -141,12 +181,34 @@ def faults(facility):
     assert f"on brno1 the library {FABRIC}" not in bad.stdout
 
 
+def in_an_image(facility):
+    facility.as_root("rm -f /opt/site/bin/nvidia-smi && mkdir -p /opt/image")
+    with open(IMAGE.with_suffix(".tar.gz"), "rb") as archive:
+        subprocess.run([CLUSTER, "exec", "--state", facility.state, "brno", "tar", "-xzf", "-", "-C", "/opt/image", "--no-same-owner"],
+                       stdin=archive, check=True)
+    facility.install("apptainer", APPTAINER)
+    facility.configure(more="    image: {file: /scratch/xffl.sif}\n")
+    text = (facility.project / "xffl.yaml").read_text()
+    (facility.project / "xffl.yaml").write_text(text.replace("    trainer: bundle\n", "").replace("rounds: 1", "rounds: 2"))
+    began = time.monotonic()
+    run(*facility.deploy(IMAGE))
+    print(f"deploy of an image: {time.monotonic() - began:.1f} s", flush=True)
+    checked = facility.doctor()
+    assert checked.returncode == 0 and "glibc 2.41" in checked.stdout, checked.stderr
+    began = time.monotonic()
+    print(run(BIN / "xffl", "run", "-p", facility.project))
+    print(run(BIN / "xffl", "verify", "-p", facility.project, "--replay"))
+    print(f"a federation of one facility in an image: 2 rounds, {time.monotonic() - began:.0f} s", flush=True)
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
         facility = Facility(pathlib.Path(name))
         try:
             kills(facility)
             faults(facility)
+            if IMAGE:
+                in_an_image(facility)
         finally:
             facility.cluster("down", check=False)
 

@@ -159,5 +159,34 @@ TEST_F(TestbedDeploy, ADamagedArchiveIsFoundBeforeThePromotion) {
   EXPECT_EQ(current(), name_);
 }
 
+TEST(TestbedDeployByGridEngine, AJobUnpacksAndStartsTheBundle) {
+  test::Testbed testbed({"brno"}, {"--queue", "gridengine"});
+  NEED_TESTBED(testbed);
+  const test::Facility& brno = testbed.facility("brno");
+  test::TempDir dir;
+  const fs::path archive =
+      test::make_small_bundle(dir.path(), "exec echo xffl-train 0.1.0 on $(uname -n)");
+  write_file_atomic(dir / "known_hosts", read_file(brno.known_hosts, 1 << 20));
+  write_file_atomic(
+      dir / "xffl.yaml",
+      "project: lab\nmodel: model\nrounds: 1\ntraining: {steps_per_round: 2}\nfacilities:\n"
+      "  brno:\n    access: ssh\n    scheduler: gridengine\n    ssh: {hosts: ['" +
+          brno.host + "'], user: " + brno.user + ", keys: ['" + brno.key.string() +
+          "'], agent: false}\n    gridengine: {nodes: 2, parallel_environment: nodes, time: 5m, "
+          "warning: 1m, settle_time: 2s}\n    poll_interval: 300ms\n    workdir: " +
+          brno.scratch +
+          "/work\n    deploy: {unpack: job}\n    trainer: bundle\n    data: {train: [" +
+          brno.scratch + "/x.tokens]}\n");
+  const std::vector<std::string> command = {kXffl, "deploy",           "brno", archive.string(),
+                                            "-p",  dir.path().string()};
+  const ProcessResult done = run_process({.argv = command, .timeout = std::chrono::seconds(120)});
+  ASSERT_EQ(done.exit_code, 0) << done.err << done.out;
+  EXPECT_THAT(done.out, testing::ContainsRegex("starts there: xffl-train 0.1.0 on brno[12]"));
+  EXPECT_THAT(done.err, HasSubstr("is submitted"));
+  const ProcessResult again = run_process({.argv = command, .timeout = std::chrono::seconds(120)});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("was in place and is intact"));
+}
+
 }  // namespace
 }  // namespace xffl
