@@ -163,7 +163,7 @@ if [ -z "${XFFL_TORCH_DIR:-}" ]; then
   if [ "$profile" = package-cu13 ] || { command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; }; then
     installed "torch==$torch_version" nvidia-nccl-cu13 sympy || step "LibTorch $torch_version with CUDA" pip_install "torch==$torch_version"
   else
-    want=("torch==$torch_version" nvidia-cuda-runtime nvidia-cuda-cupti)
+    want=("torch==$torch_version" nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85) # the versions of its own dependencies
     installed "${want[@]}" || step "LibTorch $torch_version" pip_install --no-deps "${want[@]}"
   fi
 fi

@@ -207,9 +207,8 @@ job::RankCheck check_rank(const job::JobSpec& spec, const comm::Rendezvous& rend
   check.trainer = trainer;
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) == 0) check.host = host.data();
-  if (kernels::gpu::kCudaVersion > 0)
-    check.cuda = std::to_string(kernels::gpu::kCudaVersion / 1000) + "." +
-                 std::to_string(kernels::gpu::kCudaVersion % 1000 / 10);
+  if (const int version = kernels::gpu::cuda_version(); version > 0)
+    check.cuda = std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
   try {
     check.threads = choose_threads(0, rendezvous, comm::process_environment());
     const std::vector<kernels::gpu::Info> gpus = kernels::gpu::list();

@@ -42,7 +42,7 @@ at::Device choose_device(const std::string& wanted, int local_rank) {
     ::setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 0);
   const int num_gpus = wanted == "cpu" ? 0 : kernels::gpu::device_count();
   if (wanted != "cpu" && num_gpus == 0) {
-    const std::string problem = driver_problem(kernels::gpu::kCudaVersion, driver_version_file());
+    const std::string problem = driver_problem(kernels::gpu::cuda_version(), driver_version_file());
     if (!problem.empty())
       throw Error(ErrorKind::kUnsupported, "--device " + wanted + ": " + problem);
   }

@@ -127,7 +127,7 @@ job::TrainerEnvironment trainer_environment() {
     found.shm_bytes = static_cast<int64_t>(shm.f_blocks) * block;
     found.shm_free_bytes = static_cast<int64_t>(shm.f_bavail) * block;
   }
-  found.cuda = cuda_version_text(kernels::gpu::kCudaVersion);
+  found.cuda = cuda_version_text(kernels::gpu::cuda_version());
   found.cudnn = kernels::gpu::cudnn_version();
   found.nccl = comm::nccl_version();
   found.driver = driver_version(driver_version_file());

@@ -68,7 +68,7 @@ TEST_F(GpuDriver, AnUnknownOneIsNoProblem) {
 TEST_F(GpuDriver, StopsAJobBeforeItTrainsOnTheCpu) {
   write_file_atomic(file_, kOld);
   ASSERT_EQ(::setenv("XFFL_DRIVER_VERSION_FILE", file_.c_str(), 1), 0);
-  if (kernels::gpu::kCudaVersion == 0) {
+  if (kernels::gpu::cuda_version() == 0) {
     EXPECT_EQ(choose_device("auto", 0), at::Device(at::kCPU)) << "a build for CPUs does not care";
   } else if (kernels::gpu::device_count() == 0) {
     EXPECT_THAT(test::message_of(ErrorKind::kUnsupported, [] { choose_device("auto", 0); }),

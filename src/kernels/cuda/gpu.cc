@@ -285,7 +285,11 @@ bool square_sums(const at::Tensor& sums_C, const at::Tensor& rows_CE) {
 }
 
 const bool kBuiltIn = true;
-const int kCudaVersion = CUDART_VERSION;
+
+int cuda_version() {
+  int version = 0;
+  return cudaRuntimeGetVersion(&version) == cudaSuccess ? version : CUDART_VERSION;
+}
 
 int device_count() { return c10::cuda::device_count(); }
 

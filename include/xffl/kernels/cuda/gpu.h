@@ -53,7 +53,9 @@ bool join_masters(const at::Tensor& weight, const at::Tensor& remainder, const a
 bool square_sums(const at::Tensor& sums_C, const at::Tensor& rows_CE);
 
 extern const bool kBuiltIn;
-extern const int kCudaVersion;  // of the runtime, such as 13000; 0 in a build without CUDA
+/// The version of the CUDA runtime that is loaded, such as 13000 or 12080; 0 in a build without
+/// CUDA. Needs no driver. The compiler may have been an older one (the bundle cu128).
+int cuda_version();
 
 /// The version of cuDNN that the process has loaded: "9.10.2"; "" in a build without CUDA.
 std::string cudnn_version();
