@@ -48,8 +48,12 @@ begin records 1 1 e2e_testbed_test TestbedFederation.SurvivesKillsAtJournalRecor
 begin kept-allocations 1 1 e2e_testbed_test TestbedKeptAllocation.SurvivesKillsAtJournalRecords
 begin grid-engine-records 1 1 e2e_testbed_test TestbedGridEngine.GivesTheModelOfLocalFacilitiesAlsoAfterKillsAtJournalRecords
 begin grid-engine-random $(((number + 3) / 4)) 1 e2e_testbed_test TestbedGridEngine.SurvivesKillsAtRandomInstants
-limit=14400 begin calls-killed 1 1 e2e_test SystemCalls.AKillBeforeAnyOfThemChangesNothing
-limit=14400 begin calls-failed 1 1 e2e_test SystemCalls.EachSingleFailureLosesNothing
+for part in 1 2 3 4; do
+  export XFFL_CAMPAIGN_PART=$part/4
+  limit=14400 begin "calls-killed-$part" 1 1 e2e_test SystemCalls.AKillBeforeAnyOfThemChangesNothing
+  limit=14400 begin "calls-failed-$part" 1 1 e2e_test SystemCalls.EachSingleFailureLosesNothing
+done
+unset XFFL_CAMPAIGN_PART
 limit=14400 begin power-loss 1 1 e2e_test PowerLoss.AtJournalRecordsLosesNoRound
 begin frozen-at-records 1 1 e2e_test FrozenCoordinator.AfterARecordChangesNothing
 begin frozen-at-checks 1 1 e2e_test FrozenCoordinator.BetweenCheckAndEffectChangesNothing

@@ -1,6 +1,7 @@
 // xffl-tokenize encodes text as token shards and decodes shards.
 #include <exception>
 #include <iostream>
+#include <system_error>
 
 #include "commands.h"
 #include "xffl/base/error.h"
@@ -90,6 +91,9 @@ int main(int argc, char** argv) {
     std::cerr << "xffl-tokenize: " << xffl::to_string(error.kind()) << ": "
               << xffl::log::printable(error.what()) << '\n';
     return xffl::exit_code(error.kind());
+  } catch (const std::system_error& error) {  // a limit of files, or of processes
+    std::cerr << "xffl-tokenize: io: " << xffl::log::printable(error.what()) << '\n';
+    return xffl::exit_code(xffl::ErrorKind::kIo);
   } catch (const std::exception& error) {
     std::cerr << "xffl-tokenize: internal: " << xffl::log::printable(error.what()) << '\n';
     return xffl::exit_code(xffl::ErrorKind::kInternal);

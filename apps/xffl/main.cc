@@ -11,6 +11,7 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <system_error>
 
 #include "commands.h"
 #include "completion.h"
@@ -167,6 +168,10 @@ int main(int argc, char** argv) {
     return report(error);
   } catch (const std::filesystem::filesystem_error& error) {
     return report(xffl::Error(xffl::ErrorKind::kIo, error.what()));
+  } catch (const std::system_error& error) {
+    return report(xffl::Error(xffl::ErrorKind::kIo,
+                              std::string("this machine refused a thread: ") + error.what() +
+                                  "; is it at its limit of processes (ulimit -u)?"));
   } catch (const std::exception& error) {
     return report(xffl::Error(xffl::ErrorKind::kInternal, error.what()));
   }
