@@ -2,13 +2,17 @@
 # and starts xffl-train. `xffl deploy` runs this script in a job or on the log-in node (deploy.unpack).
 #
 # Arguments: the folder of programs, the bundle's name, the first digits of its MANIFEST's SHA-256.
+# When `xffl deploy` is killed, its script goes on here for a while, and the next one starts beside it. Each unpacks into a folder of its
+# own, and the file .staging/NAME.owner names the newest one, which alone may replace anything.
+#
 # Output: lines "key value". Lines "step ..." tell the progress, the line "end" is the last one. Another exit code than 0: there is no report.
 LC_ALL=C
 export LC_ALL
 trap '' USR1 # the warning before the walltime would end this shell
 name=$2 manifest=$3
 archive=.staging/$name/$name.tar.gz
-fresh=.staging/$name.unpacked
+own=$(uname -n).$$.$(date +%s)
+fresh=.staging/$name.unpacked.$own
 
 say() { # say KEY TEXT: one line, with the end of a long text
   printf '%s %s\n' "$1" "$(printf '%s' "$2" | tail -c 1500 | tr '\n' ' ')"
@@ -26,6 +30,21 @@ compare() {
       return 1
       ;;
   esac
+}
+
+stop_unless_newest() {
+  if ! read -r newest 2>/dev/null <".staging/$name.owner" || [ "$newest" != "$own" ]; then
+    rm -rf -- "$fresh"
+    rmdir .staging 2>/dev/null
+    echo 'another deployment of this bundle has begun here' >&2
+    exit 2
+  fi
+}
+# What earlier scripts left. One that still writes may make files meanwhile.
+remove_others() {
+  for folder in ".staging/$name.unpacked"*; do
+    [ "$folder" = "$fresh" ] || rm -rf -- "$folder" 2>/dev/null || rm -rf -- "$folder" 2>/dev/null
+  done
 }
 
 cd -- "$1" || exit 2
@@ -52,19 +71,25 @@ if [ -z "$state" ]; then
     finish
   fi
   echo 'step unpacks the archive'
-  rm -rf -- "$fresh" && mkdir -- "$fresh" || exit 2
+  printf '%s\n' "$own" >".staging/$name.owner" || exit 2
+  remove_others
+  mkdir -- "$fresh" || exit 2
   if ! problem=$(tar -xzf "$archive" --touch --no-same-owner -C "$fresh" 2>&1) ||
     ! echo 'step compares the files with MANIFEST' || ! compare "$fresh/$name"; then
+    stop_unless_newest
     say problem "$problem"
     found=$(sha256sum -- "$archive") && say archive "${found%% *}"
     echo 'state broken'
     rm -rf -- "$fresh"
     finish
   fi
-  rm -rf -- "$name" && mv -- "$fresh/$name" "$name" || exit 2
+  stop_unless_newest
+  rm -rf -- "$name" && mv -T -- "$fresh/$name" "$name" || exit 2
   state=unpacked
 fi
-rm -rf -- "$fresh" ".staging/$name"
+rm -rf -- "$fresh"
+remove_others
+rm -rf -- ".staging/$name" ".staging/$name.owner"
 rmdir .staging 2>/dev/null
 say state "$state"
 echo 'step starts xffl-train'

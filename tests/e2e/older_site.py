@@ -123,11 +123,13 @@ class Facility:
         run(*self.deploy("--remove"))
 
     def check_bundle(self):
-        """The bundle that the link names is complete, and nothing else of the deployment is left."""
-        programs = next(self.scratch.glob("xffl/**/MANIFEST")).parent
+        """The bundle is complete, and nothing else of the deployment is left once the script of a killed command has ended."""
+        programs = next(path for path in self.scratch.glob("xffl/xffl.programs/*") if path.name.startswith("xffl-trainer-"))
         run("sh", "-c", 'cd "$1" && sha256sum -c --quiet MANIFEST', "sh", programs)
-        others = sorted(path.name for path in programs.parent.iterdir() if path != programs and not path.is_symlink())
-        assert not others, others
+        deadline = time.monotonic() + 60
+        while others := sorted(path.name for path in programs.parent.iterdir() if path != programs and not path.is_symlink()):
+            assert time.monotonic() < deadline, others
+            time.sleep(0.2)
 
     def doctor(self):
         began = time.monotonic()
