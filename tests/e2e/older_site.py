@@ -40,7 +40,7 @@ FABRIC = "/opt/fabric/libfabric.so.1"
 NVIDIA_SMI = """#!/bin/sh
 case $1 in -L) echo "GPU 0: A100"; echo "GPU 1: A100" ;; *) echo 535.274.02; echo 535.274.02 ;; esac
 """
-# The tree of the image is at /opt/image. Real Apptainer sets the image's PATH, too.
+# The tree of the image is at /opt/image. As real Apptainer does, it sets the image's PATH and shows the node's /etc/hosts.
 APPTAINER = """#!/bin/bash
 [ "$1" = exec ] || exit 2
 shift
@@ -64,6 +64,7 @@ exec unshare --user --map-root-user --mount bash -ec '
     if [ -L "$entry" ]; then cp -P "$entry" $root; else bind "$entry" "/${entry##*/}"; fi
   done
   umount $root/tmp
+  mount --bind /etc/hosts $root/etc/hosts
   for path in /proc /dev /sys; do bind $path $path; done
   count=$1 folder=$2
   shift 2
@@ -188,6 +189,7 @@ def in_an_image(facility):
     with open(IMAGE.with_suffix(".tar.gz"), "rb") as archive:
         subprocess.run([CLUSTER, "exec", "--state", facility.state, "brno", "tar", "-xzf", "-", "-C", "/opt/image", "--no-same-owner"],
                        stdin=archive, check=True)
+    facility.as_root("touch /opt/image/etc/hosts")
     facility.install("apptainer", APPTAINER)
     facility.configure(more="    image: {file: /scratch/xffl.sif}\n")
     text = (facility.project / "xffl.yaml").read_text()
