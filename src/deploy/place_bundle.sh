@@ -40,7 +40,7 @@ stop_unless_newest() {
     exit 2
   fi
 }
-# What earlier scripts left. One that still writes may make files meanwhile.
+# Removes the folders that earlier scripts left. A script that still runs may write files meanwhile, hence the second try.
 remove_others() {
   for folder in ".staging/$name.unpacked"*; do
     [ "$folder" = "$fresh" ] || rm -rf -- "$folder" 2>/dev/null || rm -rf -- "$folder" 2>/dev/null

@@ -1,5 +1,6 @@
 # A rank of the job of `xffl doctor --job`: the first rank of each node writes the node's facts, with the shell, coreutils and getconf
-# only; then each rank becomes the trainer. Arguments: the trainer's command. The folder has paths.txt, one path a line: the work folder, then data.
+# only; then each rank becomes the trainer. Arguments: the trainer's command. The folder has paths.txt, one path a line: the work folder, the
+# data, then the site's libraries.
 #
 # A probe that does not end (a hung mount, a wedged GPU driver) is named, and ends the job instead of hanging it.
 umask 077
@@ -31,14 +32,14 @@ system_facts() {
   done </proc/meminfo
 }
 
-# The first word of a line that looks like a version.
+# Prints the driver's version: the first argument that looks like one.
 version_in() {
   for word; do
     case $word in *[!0-9.]*) ;; [0-9]*.*) echo "driver $word" && return ;; esac
   done
 }
 
-# XFFL_DRIVER_VERSION_FILE, for tests, as for xffl-train.
+# XFFL_DRIVER_VERSION_FILE names another file in tests, as for xffl-train.
 driver_facts() {
   if ! command -v nvidia-smi; then
     while read -r key line; do
