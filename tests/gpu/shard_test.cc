@@ -121,7 +121,8 @@ std::vector<at::Tensor> train_offloaded(at::Device device, bool parameters_too) 
       flat.open_gradients(unit);
       for (size_t i = 0; i < layout.size(); ++i) {
         if (layout[i].unit != unit) continue;
-        found.push_back(flat.compute(i).cpu());
+        // cpu() of a tensor on the CPU would be this buffer, which later steps change.
+        found.push_back(flat.compute(i).clone().cpu());
         flat.gradient(i).copy_(at::randn(layout[i].shape));
       }
       flat.close_gradients(unit);

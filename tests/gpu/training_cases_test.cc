@@ -296,9 +296,10 @@ TEST_F(TrainerGpu, PureBf16FollowsTheCpu) {
 // --- offload ---
 
 // Reference: offload none. On a CPU: the same bits. On a GPU the first loss has the same bits and
-// the gradient norm is within 1e-9; the host's AdamW rounds differently from the GPU's, so later
-// losses are within 1e-5 (float32) and 2e-3 (bfloat16). Offloaded optimizer and offloaded
-// parameters both step on the host: the same bits.
+// the gradient norm is within 1e-7, because the host adds squares in float32 and the GPU in
+// float64; the host's AdamW rounds differently from the GPU's, so later losses are within 1e-5
+// (float32) and 2e-3 (bfloat16). Offloaded optimizer and offloaded parameters both step on the
+// host: the same bits.
 TEST_F(TrainerGpu, OffloadTakesTheSameSteps) {
   const Deterministic deterministic;
   const TrainingFiles files;
@@ -315,7 +316,8 @@ TEST_F(TrainerGpu, OffloadTakesTheSameSteps) {
       found.steps(4);
       const std::string what = name + ", offload " + std::string(job::to_string(offload));
       EXPECT_EQ(found.losses()[0], plain.losses()[0]) << what;
-      EXPECT_NEAR(found.norms()[0] / plain.norms()[0], 1, 1e-9) << what;
+      EXPECT_NEAR(found.norms()[0] / plain.norms()[0], 1, test_device().is_cpu() ? 1e-9 : 1e-7)
+          << what;
       const bool wide = precision == job::FloatType::kFloat32;
       expect_losses_near(found.losses(), plain.losses(), wide ? 1e-5 : 2e-3, what);
       if (test_device().is_cpu()) expect_same_bits(found.masters(), plain.masters(), what);
