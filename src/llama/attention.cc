@@ -6,10 +6,12 @@
 #include <ATen/Parallel.h>
 #include <torch/autograd.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "on_cpu.h"
 #include "product.h"
+#include "xffl/kernels/cuda/gpu.h"
 
 namespace xffl::llama {
 namespace {
@@ -130,6 +132,44 @@ bool are_documents(const int64_t* starts, int64_t positions) {
   return true;
 }
 
+bool are_all_documents(const at::Tensor& starts_BT) {
+  const auto* starts = starts_BT.const_data_ptr<int64_t>();
+  for (int64_t b = 0; b < starts_BT.size(0); ++b)
+    if (!are_documents(starts + b * starts_BT.size(1), starts_BT.size(1))) return false;
+  return true;
+}
+
+// The first position of each document among the B T positions, and B T; and the longest document.
+struct PackedDocuments {
+  at::Tensor begins;  // int32, on the device
+  int64_t longest = 0;
+};
+
+PackedDocuments pack(const at::Tensor& starts_BT, at::Device device) {
+  const auto* starts = starts_BT.const_data_ptr<int64_t>();
+  std::vector<int32_t> begins;
+  for (int64_t i = 0; i < starts_BT.numel(); ++i)
+    if (starts[i] == i % starts_BT.size(1)) begins.push_back(static_cast<int32_t>(i));
+  begins.push_back(static_cast<int32_t>(starts_BT.numel()));
+  int64_t longest = 0;
+  for (size_t i = 1; i < begins.size(); ++i)
+    longest = std::max<int64_t>(longest, begins[i] - begins[i - 1]);
+  const at::Tensor host = at::tensor(begins, at::kInt);
+  return {host.pin_memory().to(device, /*non_blocking=*/true), longest};
+}
+
+// The attention of all documents of all sequences in one call of ATen's flash attention.
+at::Tensor by_flash(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH, const at::Tensor& v_BTKH,
+                    const Documents& documents) {
+  const PackedDocuments packed = pack(documents.starts_BT, q_BTNH.device());
+  const std::optional<double> scale = scale_of(q_BTNH);
+  return std::get<0>(at::_flash_attention_forward(
+                         q_BTNH.flatten(0, 1), k_BTKH.flatten(0, 1), v_BTKH.flatten(0, 1),
+                         packed.begins, packed.begins, packed.longest, packed.longest,
+                         /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false, scale))
+      .view(q_BTNH.sizes());
+}
+
 // The attention of one sequence whose positions see all positions from their starts on.
 at::Tensor by_mask(const at::Tensor& q_1TNH, const at::Tensor& k_1TKH, const at::Tensor& v_1TKH,
                    const at::Tensor& starts_T) {
@@ -159,6 +199,8 @@ at::Tensor by_documents(const at::Tensor& q_1TNH, const at::Tensor& k_1TKH,
 at::Tensor causal_attention_by_aten(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
                                     const at::Tensor& v_BTKH, const Documents& documents) {
   if (!documents.defined()) return attention_by_aten(q_BTNH, k_BTKH, v_BTKH, true);
+  if (kernels::gpu::has_flash_attention(q_BTNH) && are_all_documents(documents.starts_BT))
+    return by_flash(q_BTNH, k_BTKH, v_BTKH, documents);
   std::vector<at::Tensor> results;
   for (int64_t b = 0; b < q_BTNH.size(0); ++b) {
     const auto sequence = [b](const at::Tensor& x) { return x.narrow(0, b, 1); };

@@ -22,7 +22,8 @@ at::Tensor attention_by_aten(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
                              const at::Tensor& v_BTKH, bool is_causal,
                              const std::optional<at::Tensor>& visible_TT = {});
 
-/// Always ATen's causal attention; computes several documents one at a time.
+/// Always ATen's causal attention. Flash attention computes all documents in one call, where the
+/// GPU has it (kernels::gpu::has_flash_attention); other devices and dtypes compute one at a time.
 at::Tensor causal_attention_by_aten(const at::Tensor& q_BTNH, const at::Tensor& k_BTKH,
                                     const at::Tensor& v_BTKH, const Documents& documents = {});
 

@@ -322,6 +322,16 @@ std::string pci_address(int index) {
 
 }  // namespace
 
+bool has_flash_attention(const at::Tensor& q_BTNH) {
+  constexpr int kAmpere = 8;
+  constexpr int64_t kMaxWidth = 128;  // every such GPU computes gradients up to this width
+  if (!q_BTNH.is_cuda() || !at::globalContext().userEnabledFlashSDP()) return false;
+  const at::ScalarType dtype = q_BTNH.scalar_type();
+  const int64_t width = q_BTNH.size(-1);
+  return (dtype == at::kBFloat16 || dtype == at::kHalf) && width % 8 == 0 && width <= kMaxWidth &&
+         at::cuda::getDeviceProperties(q_BTNH.device().index())->major >= kAmpere;
+}
+
 std::string cudnn_version() {
   const at::CUDAHooksInterface& hooks = at::detail::getCUDAHooks();
   if (!hooks.compiledWithCuDNN()) return "";

@@ -27,6 +27,7 @@ bool split_masters(const Tensor&, const Tensor&, const Tensor&) { return false; 
 bool join_masters(const Tensor&, const Tensor&, const Tensor&) { return false; }
 bool square_sums(const Tensor&, const Tensor&) { return false; }
 
+bool has_flash_attention(const Tensor&) { return false; }
 const bool kBuiltIn = false;
 int cuda_version() { return 0; }
 std::vector<Info> list() { return {}; }

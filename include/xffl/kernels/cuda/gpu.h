@@ -52,6 +52,11 @@ bool join_masters(const at::Tensor& weight, const at::Tensor& remainder, const a
 /// The sum of squares of each row.
 bool square_sums(const at::Tensor& sums_C, const at::Tensor& rows_CE);
 
+/// Whether ATen's flash attention (Dao, 2023) takes these queries and their keys and values: 16-bit
+/// heads of at most 128 elements, in multiples of 8, on GPUs from Ampere on, unless
+/// at::Context::setSDPUseFlash(false) excludes it.
+bool has_flash_attention(const at::Tensor& q_BTNH);
+
 extern const bool kBuiltIn;
 /// The version of the CUDA runtime that is loaded, such as 13000 or 12080; 0 in a build without
 /// CUDA. Needs no driver. The compiler may have been an older one (the bundle cu128).
