@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <string_view>
 
 #include "update.h"
 #include "xffl/base/error.h"
@@ -62,7 +64,8 @@ int main(int argc, char** argv) {
   try {
     train::keep_freed_memory();  // as xffl-train does
     at::set_num_threads(std::atoi(argv[4]));
-    const at::Device device(argv[3]);
+    const bool on_gpu = std::string_view(argv[3]) == "cuda";
+    const at::Device device = on_gpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
     if (device.is_cuda()) at::empty({1}, at::TensorOptions().device(device));
     std::puts(measure(argv[1], argv[2], device).dump().c_str());
   } catch (const Error& error) {

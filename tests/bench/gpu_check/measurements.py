@@ -367,8 +367,16 @@ class HfRun(Measurement):
         ours = best_of(bench, [self.against])
         if ours:
             figures["ratio_of_ours"] = ours["figures"]["tokens_per_second"] / best["tokens_per_second"]
-            figures["memory_of_ours"] = ours["figures"]["peak_memory_gib"] / best["peak_memory_gib"]
+        if same := best_of(bench, self.same_batch(bench, best["batch_size"])):
+            figures["memory_of_ours"] = same["figures"]["peak_memory_gib"] / best["peak_memory_gib"]
         return figures
+
+    def same_batch(self, bench, batch_size):
+        """The names of the xffl runs of this model and batch, whose peak memory is comparable: memory grows with the batch."""
+        return [record["name"] for record in bench.known()
+                if (record["name"] == self.against or record["name"].startswith("pure_bf16_batch_")) and
+                record["settings"].get("model") == self.settings.get("model") and
+                record["figures"].get("batch_size", record["settings"].get("batch_size")) == batch_size]
 
     def check_losses(self, bench, figures, config):
         """Checks every measured setting; the best one last, so that it stays in the figures."""

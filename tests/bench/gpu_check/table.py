@@ -125,7 +125,7 @@ def checks_of_memory_and_parity(profile):
     files, expression = profile.python_tests
     return [Sanitizer(tool, 1, 40, program=program, tool=tool, tests=tests, optional=True, settings=dict(program=program, tests=tests))
             for tool in ("memcheck", "racecheck")] + [
-            PythonTests("python_tests", 1, 40, files=files, expression=expression, optional=True, settings=dict(files=list(files)))]
+            PythonTests("python_tests", 1, 80, files=files, expression=expression, optional=True, settings=dict(files=list(files)))]
 
 
 def settings_of_ours(profile):
