@@ -258,10 +258,13 @@ void ShellFiles::rename(const RemotePath& from, const RemotePath& to) {
 }
 
 std::vector<std::string> ShellFiles::list(const RemotePath& folder) {
-  const CommandResult result =
-      check("list the folder " + folder.str(), "[ -e " + q(folder) + " ] || exit 90; exec find " +
-                                                   quote_for_shell(folder.str() + "/") +
-                                                   " -mindepth 1 -maxdepth 1 -printf '%f\\0'");
+  // The patterns match all names but `.` and `..`; a pattern without a match stands for itself. The
+  // shell hides that it cannot read a folder, and `ls` reports it.
+  const CommandResult result = check(
+      "list the folder " + folder.str(),
+      "[ -e " + q(folder) + " ] || exit 90; cd -- " + q(folder) + " && ls -A >/dev/null || exit; " +
+          "for name in * .[!.]* ..?*; do if [ -e \"$name\" ] || [ -h \"$name\" ]; then "
+          "printf '%s\\0' \"$name\"; fi; done");
   std::vector<std::string> names;
   for (size_t at = 0; at < result.out.size();) {
     const size_t end = result.out.find('\0', at);

@@ -56,7 +56,7 @@ std::vector<FileAge> file_ages(remote::Session& session, const RemotePath& workd
   for (const std::string& file : files) names += file + "\n";
   const std::string script =
       "date +%s && stat -L -c %d -- \"$1\" || exit 1; "
-      "xargs -d '\\n' stat -L -c '%d %X %Y %n' -- 2>/dev/null; echo " +
+      "while IFS= read -r file; do stat -L -c '%d %X %Y %n' -- \"$file\" 2>/dev/null; done; echo " +
       std::string(kEnd);
   const auto answer =
       session.run({"sh", "-c", script, "sh", workdir.str()}, names, kPatience, stop);

@@ -153,8 +153,10 @@ TEST_P(SessionContract, RenamesFoldersWithTheirContent) {
 TEST_P(SessionContract, ListsSortedPlainNames) {
   put("b", "");
   put(".hidden", "");
+  put("..b", "");
+  put("-n", "");
   session_.make_dirs(folder_ / "a/deeper");
-  EXPECT_EQ(session_.list(folder_), (std::vector<std::string>{".hidden", "a", "b"}));
+  EXPECT_EQ(session_.list(folder_), (std::vector<std::string>{"-n", "..b", ".hidden", "a", "b"}));
 }
 
 TEST_P(SessionContract, MakeDirsIsIdempotentAndFailsOverAFile) {

@@ -188,6 +188,18 @@ TEST_F(SlurmScript, ADamagedModelIsNotTrainedOn) {
   EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 2);
 }
 
+TEST_F(SlurmScript, ADamagedModelIsNotTrainedOnWithoutXargs) {
+  facility_.environment = {"command() { [ \"$2\" != xargs ] && builtin command \"$@\"; }",
+                           "xargs() { exit 0; }"};
+  write_file_atomic(dir_ / "weights", "weights");
+  write_file_atomic(folder() / "model.sha256",
+                    sha256_hex("weights") + "  " + (dir_ / "weights").string() + "\n");
+  EXPECT_EQ(run("41").exit_code, 0);
+  write_file_atomic(dir_ / "weights", "weighty");
+  EXPECT_EQ(run("41", "1").exit_code, 1);
+  EXPECT_THAT(text("out/model.failure"), HasSubstr("weights: FAILED"));
+}
+
 // A module's openssl may be wrong: only its success is final.
 TEST_F(SlurmScript, AFailureOfOpensslAloneRejectsNoModel) {
   const fs::path model = dir_ / "model.safetensors";
