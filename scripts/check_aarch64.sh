@@ -41,7 +41,8 @@ check_trainer() {
   ln -sfn "$PWD/build/dev/bin/xffl_test_tool" "$bin/emulated/" # writes the tests' files
   write_emulated "$bin/emulated/xffl-train" "$bin/xffl-train" -E "LD_LIBRARY_PATH=$torch/torch/lib:$torch/nvidia/cu13/lib"
   "$bin/emulated/xffl-train" info | grep -E '^(version|system|torch|has_gloo) '
-  XFFL_TEST_BIN=$bin/emulated XFFL_TEST_DEVICE=cpu .deps/venv/bin/python -m pytest -q -p no:cacheprovider \
+  # A hundred steps take about five minutes on an idle machine.
+  XFFL_TEST_PATIENCE=1800 XFFL_TEST_BIN=$bin/emulated XFFL_TEST_DEVICE=cpu .deps/venv/bin/python -m pytest -q -p no:cacheprovider \
     tests/train/test_hf_parity.py tests/train/test_hf_training.py tests/train/test_generate.py -k "plain or qwen3 or wsd" ||
     fail "the trainer for aarch64 differs from Hugging Face's model"
   scripts/build.sh dev xffl xffl-train xffl-tokenize

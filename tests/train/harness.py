@@ -31,6 +31,7 @@ TOLERANCES = {
 TOLERANCE = TOLERANCES[DEVICE]
 # Job options for tests that compare bits: a GPU's default operators add in another order in each run.
 SAME_BITS = dict(deterministic=DEVICE == "cuda")
+PATIENCE_S = float(os.environ.get("XFFL_TEST_PATIENCE") or 300)  # for a job; an emulated processor needs more
 NONCE = "0123456789abcdef0123456789abcdef"
 
 SMALL = dict(vocab_size=97, hidden_size=48, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4,
@@ -254,7 +255,7 @@ def outputs(ranks, seconds):
 
 def train(job, world_size=1, check=True, **environment):
     ranks = start_ranks(job, world_size, **environment)
-    output = outputs(ranks, 300)
+    output = outputs(ranks, PATIENCE_S)
     codes = [rank.returncode for rank in ranks]
     assert not check or codes == [0] * world_size, f"{codes}\n" + "\n".join(output)
     return Outcome(job.parent, codes, output)
