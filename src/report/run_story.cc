@@ -261,29 +261,45 @@ Time local_time(int64_t seconds, const job::JobUsage& usage) {
 // its predecessor, and one after the attempt's end as the end.
 class Spans {
  public:
-  Spans(AttemptStory& attempt, Time end, int& anomalies)
-      : attempt_(attempt), at_(*attempt.opened), end_(std::max(end, at_)), anomalies_(anomalies) {}
+  // `clock_error`: of the difference between the facility's clock and this machine's, in seconds.
+  Spans(AttemptStory& attempt, Time end, double clock_error, int& anomalies)
+      : attempt_(attempt),
+        at_(*attempt.opened),
+        last_of_job_(at_),
+        end_(std::max(end, at_)),
+        // The job's times are whole seconds.
+        tolerance_(std::chrono::duration_cast<Time::duration>(
+            std::chrono::duration<double>(1 + clock_error))),
+        anomalies_(anomalies) {}
 
+  // A moment by this machine's clock.
   void until(Phase phase, Time moment) {
-    // The clocks are compared with an error of up to a second.
-    if (moment + std::chrono::seconds(1) < at_ || moment > end_ + std::chrono::seconds(1))
-      ++anomalies_;
     moment = std::clamp(moment, at_, end_);
     if (moment > at_) attempt_.spans.push_back({phase, at_, moment});
     at_ = moment;
+  }
+  // A moment that the job recorded. On a loaded machine it may lie before the submission, which
+  // the coordinator records when the scheduler's answer has arrived.
+  void until_in_job(Phase phase, Time moment) {
+    if (moment + tolerance_ < last_of_job_ || moment > end_ + tolerance_) ++anomalies_;
+    last_of_job_ = std::max(last_of_job_, moment);
+    until(phase, moment);
   }
   Time end() const { return end_; }
 
  private:
   AttemptStory& attempt_;
   Time at_;
+  Time last_of_job_;  // the job's last moment; before the first one: the attempt's opening
   const Time end_;
+  const Time::duration tolerance_;
   int& anomalies_;
 };
 
 void add_spans(AttemptStory& attempt, const RoundStory& round, Time now, int& anomalies) {
   const Time end = attempt.ended.value_or(now);
-  Spans spans(attempt, end, anomalies);
+  const double clock_error = attempt.usage ? attempt.usage->clock_error.value_or(0) : 0;
+  Spans spans(attempt, end, clock_error, anomalies);
   if (attempt.outcome == Outcome::kFailed || attempt.outcome == Outcome::kLost) {
     spans.until(Phase::kLost, spans.end());
     return;
@@ -294,15 +310,15 @@ void add_spans(AttemptStory& attempt, const RoundStory& round, Time now, int& an
     const job::JobUsage& usage = *attempt.usage;
     // A requeued job waits from its submission to its last start.
     const job::JobStart& start = usage.starts.back();
-    spans.until(Phase::kQueue, local_time(start.start, usage));
-    if (start.train) spans.until(Phase::kLoading, local_time(*start.train, usage));
+    spans.until_in_job(Phase::kQueue, local_time(start.start, usage));
+    if (start.train) spans.until_in_job(Phase::kLoading, local_time(*start.train, usage));
     if (start.trained)
-      spans.until(Phase::kTraining, local_time(*start.trained, usage));
+      spans.until_in_job(Phase::kTraining, local_time(*start.trained, usage));
     else if (start.train && attempt.report)  // the coordinator saw the report before the mark
-      spans.until(Phase::kTraining,
-                  local_time(*start.train, usage) +
-                      std::chrono::duration_cast<Time::duration>(
-                          std::chrono::duration<double>(attempt.report->total_seconds)));
+      spans.until_in_job(Phase::kTraining,
+                         local_time(*start.train, usage) +
+                             std::chrono::duration_cast<Time::duration>(
+                                 std::chrono::duration<double>(attempt.report->total_seconds)));
     spans.until(Phase::kFetching, spans.end());
   } else {
     spans.until(Phase::kJob, spans.end());

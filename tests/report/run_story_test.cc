@@ -129,6 +129,53 @@ TEST(RunStory, ClocksThatDifferGiveNoNegativeTimes) {
   }
 }
 
+// The coordinator of a loaded machine records the submission when the job already trains.
+TEST(RunStory, AJobThatStartsBeforeItsSubmissionIsRecordedIsNoAnomaly) {
+  SyntheticRun run;
+  run.plan(1, 1);
+  run.open(1, 0);  // submitted 30 s after the opening
+  job::JobUsage usage = run.usage();
+  job::JobStart& start = usage.starts[0];
+  start.start -= 25;
+  *start.train -= 25;
+  *start.trained -= 25;
+  run.add({1, SyntheticRun::name(0), 1},
+          history::UpdateAccepted{SyntheticRun::hash('1'), run.report(1, 0, 1), 0, usage},
+          seconds(110));
+  const RunStory story = run.story();
+  EXPECT_EQ(story.clock_anomalies, 0);
+  const auto times = time_by_phase(story, SyntheticRun::name(0));
+  EXPECT_FALSE(times.contains(Phase::kQueue));
+  EXPECT_EQ(times.at(Phase::kTraining), seconds(70));
+}
+
+// The fixture's job is submitted 30 s after its opening and accepted 110 s after that; its times
+// are whole seconds, and the clocks' comparison has an error of 4 s.
+TEST(RunStory, OnlyTimesBeyondTheClocksErrorAreAnomalies) {
+  const auto anomalies = [](int64_t start_after, int64_t trained_after) {
+    SyntheticRun run;
+    run.plan(1, 1);
+    run.open(1, 0);
+    job::JobUsage usage = run.usage();
+    job::JobStart& start = usage.starts[0];
+    const int64_t submitted = start.start - 20;
+    usage.clock_error = 4;
+    start.start = submitted + start_after;
+    start.train = start.start;
+    start.trained = submitted + trained_after;
+    run.add({1, SyntheticRun::name(0), 1},
+            history::UpdateAccepted{SyntheticRun::hash('1'), run.report(1, 0, 1), 0, usage},
+            seconds(110));
+    return run.story().clock_anomalies;
+  };
+  EXPECT_EQ(anomalies(-34, 100), 0);
+  EXPECT_EQ(anomalies(-36, 100), 2) << "before the opening: the start and the training";
+  EXPECT_EQ(anomalies(20, 114), 0);
+  EXPECT_EQ(anomalies(20, 116), 1) << "after the acceptance";
+  EXPECT_EQ(anomalies(20, 16), 0);
+  EXPECT_EQ(anomalies(20, 14), 1) << "the training ends before it begins";
+}
+
 TEST(RunStory, HasIncidentsWithTheirConsequences) {
   SyntheticRun run;
   run.plan(1, 2);

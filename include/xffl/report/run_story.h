@@ -138,7 +138,8 @@ struct RunStory {
   std::vector<status::GlobalLoss> losses;  // of the published models
   history::Activities live;
   usage::Ledger ledger;  // the node-hours
-  /// Differences of times that were negative and count as 0.
+  /// Times of jobs outside their attempts, or before an earlier time of their job, by more than the
+  /// clocks' errors; they count as the nearest time that is possible.
   int clock_anomalies = 0;
   /// The training losses of the accepted attempts, by step.
   std::map<FacilityName, std::vector<StepLoss>> step_losses;
