@@ -7,6 +7,8 @@
 #include "models.h"
 #include "support/temp_dir.h"
 #include "xffl/aggregate/aggregate.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
 #include "xffl/base/process.h"
 #include "xffl/checkpoint/lora.h"
 
@@ -38,6 +40,17 @@ TEST_F(ServerStep, AddsTheMeanDelta) {
     EXPECT_EQ(checkpoint::read_manifest(dir_ / folder), checkpoint::make_manifest(dir_ / folder));
   EXPECT_THAT(read_file(dir_ / "g1" / "config.json", 1000), HasSubstr("bfloat16"));
   EXPECT_THAT(read_file(dir_ / "m1" / "config.json", 1000), HasSubstr("float32"));
+}
+
+// transformers 5 writes `dtype`, earlier releases `torch_dtype`.
+TEST_F(ServerStep, TheConfigNamesTheTypeUnderBothNames) {
+  const auto master = write_model(dir_ / "master", {{"w", {{1}, {1.0f}}}}, 1 << 30,
+                                  R"({"model_type": "llama", "dtype": "float32"})");
+  server_step(master, {input("a", {{"w", {{1}, {0.5f}}}})}, true, Dtype::kBF16, dir_ / "m1",
+              dir_ / "g1");
+  const Json config = parse_json(read_file(dir_ / "g1/config.json", 1000), "config.json");
+  EXPECT_EQ(config["dtype"], "bfloat16");
+  EXPECT_EQ(config["torch_dtype"], "bfloat16");
 }
 
 TEST_F(ServerStep, SmallDeltasAccumulateInTheFloat32Master) {

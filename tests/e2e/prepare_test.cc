@@ -130,6 +130,16 @@ TEST_F(Prepare, EveryFormatGivesTheShardsOfEncode) {
   expect_same("format: bin, id_type: int32, end_id: 2, pack: false",
               {"--format", "bin", "--id-type", "int32", "--end-id", "2", "--vocab-size", "320",
                "--no-pack"});
+  text_ = "rows.bin";  // without end_id, each document has the length of a sequence
+  std::ofstream(dir_ / text_, std::ios::binary) << std::string(size_t{4} * 100, '\0');
+  expect_same("format: bin, id_type: int32, pack: false",
+              {"--format", "bin", "--id-type", "int32", "--vocab-size", "320", "--no-pack"});
+  text_ = "questions.jsonl";
+  std::ofstream(dir_ / text_) << R"({"q": "Che ore sono?", "a": " Le sei."})"
+                              << "\n";
+  expect_same("prompt_field: q, text_field: a, mask_prompt: true, pack: false",
+              {"--tokenizer", model, "--prompt-field", "q", "--text-field", "a", "--mask-prompt",
+               "--no-pack"});
   text_ = "text/a.txt";
   expect_same("format: text, document: line",
               {"--tokenizer", model, "--format", "text", "--document", "line"});

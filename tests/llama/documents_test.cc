@@ -54,9 +54,12 @@ double run_one_by_one(Model& model, const Packed& packed) {
   return loss;
 }
 
-void expect_packed_equals_documents(at::ScalarType dtype, Recompute recompute, double tolerance) {
+// `window`: 0: attention sees the whole document.
+void expect_packed_equals_documents(at::ScalarType dtype, Recompute recompute, double tolerance,
+                                    int64_t window = 0) {
   checkpoint::LlamaConfig config = small_config();
   config.rope.theta = 100;
+  if (window > 0) config.sliding_window = window;
   const std::vector<at::Tensor> values = random_values(parameter_specs(config));
   const Packed packed = make_packed(config.vocab_size);
   std::vector<Weight> alone = weights_of(values, dtype), together = weights_of(values, dtype);
@@ -91,6 +94,20 @@ TEST(Documents, PackedEqualsSeparateDocuments) {
 TEST(Documents, PackedEqualsSeparateDocumentsWithRecomputation) {
   expect_packed_equals_documents(at::kDouble, Recompute::kCheap, 1e-9);
   expect_packed_equals_documents(at::kDouble, Recompute::kFull, 1e-9);
+}
+
+TEST(Documents, PackedEqualsSeparateDocumentsInAWindow) {
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kCheap})
+    expect_packed_equals_documents(at::kDouble, recompute, 1e-9, /*window=*/6);
+}
+
+TEST(Documents, AWindowShortensTheViewOfADocument) {
+  const auto starts = [](const std::vector<int64_t>& values) {
+    return at::tensor(values, at::kLong).view({1, 7});
+  };
+  const at::Tensor both_BT = within_window({starts({0, 0, 0, 3, 3, 3, 3})}, 3, 1, 7).starts_BT;
+  EXPECT_TRUE(both_BT.equal(starts({0, 0, 0, 3, 3, 3, 4}))) << both_BT;
+  EXPECT_FALSE(within_window({}, 7, 1, 7).defined());
 }
 
 // A dtype without kernels: ATen's attention computes each document by itself.

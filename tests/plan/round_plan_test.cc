@@ -127,6 +127,16 @@ TEST(JobSpec, ContinuesScheduleAndDataWhereTheLastRoundEnded) {
             80);
 }
 
+TEST(JobSpec, OfEpochsTrainsUntilTheirEnd) {
+  config::Experiment e = experiment();
+  e.facilities[0].training.steps = 0;
+  e.facilities[0].training.epochs = 2;
+  const auto plan = next_round(e, kIdentity, {0, kModel});
+  const job::JobSpec spec = job_spec(e, kIdentity, *plan, plan->facilities[0], 1);
+  EXPECT_EQ(spec.training.steps, job::kStepsOfEpochs);
+  EXPECT_EQ(spec.training.epochs, 2);
+}
+
 TEST(JobSpec, TheOptimizerContinuesFromTheAcceptedAttempt) {
   config::Experiment e = experiment();
   const FacilityName alba("alba");

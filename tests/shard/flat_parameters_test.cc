@@ -5,6 +5,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include "shard/small_layout.h"
@@ -274,6 +275,23 @@ TEST(FlatParameters, DataParallelGradientsAreTheSumOverRanks) {
       EXPECT_TRUE(flat.gradient(i).equal(expected)) << i;
     }
   });
+}
+
+// Two shard groups of two ranks: the groups hold the same two parts.
+TEST(FlatParameters, EachPartOfHybridShardsHasOneWriter) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  std::atomic<int> num_writers = 0;
+  test::run_ranks(4, [&](comm::Group& world) {
+    const int first = world.rank() / 2 * 2, column = world.rank() % 2;
+    const auto gather = world.split({first, first + 1}, "gather"),
+               reduce = world.split({first, first + 1}, "reduce"),
+               replicas = world.split({column, column + 2}, "replicas");
+    const FlatParameters flat(small_layout(), {.sharded = kZero3},
+                              {gather.get(), reduce.get(), replicas.get()});
+    EXPECT_EQ(flat.num_state_parts(), 2);
+    if (!flat.is_copy()) ++num_writers;
+  });
+  EXPECT_EQ(num_writers, 2);
 }
 
 // Each of four numbers is 256 on one rank and 1 on three: 259, which bfloat16 rounds to 260. Added

@@ -9,6 +9,7 @@
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/process.h"
+#include "xffl/tokens/token_shard.h"
 
 namespace xffl {
 namespace {
@@ -102,6 +103,32 @@ TEST_F(Program, EncodesIdsWithoutATokenizer) {
   EXPECT_EQ(shard["num_sequences"], 2);
   EXPECT_EQ(shard["num_tokens"], 4);
   EXPECT_EQ(shard["packed"], false);
+}
+
+TEST_F(Program, DocumentsRowsAndBosAreThoseOfTheFlags) {
+  std::ofstream(at("r.bin"), std::ios::binary) << std::string(size_t{2} * 12, '\1');
+  must({"encode", "--format", "bin", "--row-ids", "4", "--vocab-size", "300", "--no-pack",
+        "--sequence-length", "8", "--documents", "2", "--input", at("r.bin"), "--output",
+        at("r.tokens")});
+  const Json rows = inspect("r.tokens");  // two of three rows
+  EXPECT_EQ(rows["num_sequences"], 2);
+  EXPECT_EQ(rows["num_tokens"], 8);
+  must({"train", "--input", it_, "--output", at("model"), "--vocab-size", "500"});
+  const auto first_document = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> command = {"encode", "--tokenizer", at("model"), "--input",
+                                        it_,      "--output",    at("x"),     "--no-pack"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    must(command);
+    const tokens::TokenShardReader shard(at("x"));
+    std::vector<int32_t> ids(shard.length(0));
+    shard.read(0, ids);
+    return ids;
+  };
+  const std::vector<int32_t> both = first_document({});
+  EXPECT_EQ(both.front(), 1);  // <s>
+  EXPECT_EQ(both.back(), 2);   // </s>
+  EXPECT_EQ(first_document({"--no-bos"}), std::vector(both.begin() + 1, both.end()));
+  EXPECT_EQ(first_document({"--no-eos"}), std::vector(both.begin(), both.end() - 1));
 }
 
 TEST_F(Program, ReportsErrorsByExitCodeAndMessage) {

@@ -314,6 +314,44 @@ TEST_F(WholeJob, RejectsAnotherOrADamagedInputModel) {
   EXPECT_EQ(test::kind_of([&] { run(spec); }), ErrorKind::kRejected);
 }
 
+// A job that was killed between its update and its report, and then requeued.
+TEST_F(WholeJob, AnUpdateWithoutAReportIsReplaced) {
+  const job::JobSpec spec = job("killed", {write_tokens("t.tokens", 8, 2, 20)});
+  fs::create_directories(spec.update_path);
+  std::ofstream(fs::path(spec.update_path) / "old") << "1";
+  EXPECT_EQ(run(spec).report.steps, 4);
+  EXPECT_FALSE(fs::exists(fs::path(spec.update_path) / "old"));
+  checkpoint::verify_folder(spec.update_path, checkpoint::read_manifest(spec.update_path));
+}
+
+TEST_F(WholeJob, DoesNotTakeTheReportOfAnotherJobForItsOwn) {
+  job::JobSpec spec = job("stale", {write_tokens("t.tokens", 8, 2, 20)});
+  run(spec);
+  spec.key.nonce = std::string(32, 'b');
+  EXPECT_EQ(test::kind_of([&] { run(spec); }), ErrorKind::kRejected);
+}
+
+// Only the first attempt of a round gets a packed input model.
+TEST_F(WholeJob, ContinuesUnderSettingsThatDoNotChangeTheWeights) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  job::JobSpec first = job("repacked", {data});
+  first.on_stop = job::OnStop::kCheckpoint;
+  // The model is there already, so nothing is unpacked.
+  first.base_model_packed =
+      job::PackedModel{"/p", std::string(64, 'a'), "/r", std::string(64, 'b'), "/f"};
+  run(first, 1, [&] {
+    return num_lines(first.metrics_path) < 2 ? StopRequest::kNone : StopRequest::kFinish;
+  });
+  job::JobSpec second = job("repacked", {data}, 2);
+  second.training.recompute = job::Recompute::kFull;
+  second.training.offload = job::Offload::kOptimizer;
+  second.training.checkpoint_interval = 7;
+  second.training.keep_checkpoints = 5;
+  second.training.deterministic = true;
+  second.training.validation_batch_size = 3;
+  EXPECT_EQ(run(second).losses.size(), 2u);
+}
+
 TEST_F(WholeJob, ContinuesFromItsOwnIntactCheckpointOnly) {
   const std::string data = write_tokens("t.tokens", 8, 2, 20);
   const auto steps_after = [&](const std::string& name, const auto& change) {

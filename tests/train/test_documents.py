@@ -64,6 +64,16 @@ def test_evaluation(tmp_path, name):
     assert harness.relative(unmasked["nll"], found["nll"]) > 1e-4, "the mask should matter"
 
 
+def test_the_validation_of_a_job_has_the_mask(tmp_path):
+    base_hash = harness.make_model(tmp_path / "base")
+    tokens = harness.write_tokens(tmp_path / "t.tokens", make_documents(), packed=LENGTH)
+    job = harness.make_job(tmp_path / "job", tmp_path / "base", base_hash, tokens, [("it", tokens)], steps=0, document_mask=True)
+    found = harness.train(job).report["validation"][0]
+    masked = harness.evaluate(tmp_path / "base", tokens, "--document-mask")
+    assert found["tokens"] == masked["tokens"] < harness.evaluate(tmp_path / "base", tokens)["tokens"]
+    assert harness.relative(found["nll_before"], masked["nll"]) < 1e-6
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("recompute", ["none", "cheap"])
 def test_training(tmp_path, recompute):

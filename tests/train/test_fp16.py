@@ -50,6 +50,16 @@ def test_unscales_then_clips_then_steps(setting):
         assert harness.relative(mine["loss"], theirs["loss"]) < 2e-3
 
 
+def test_the_proximal_term_is_scaled_like_the_loss(setting):
+    _, _, job = setting
+    held = dict(proximal=20.0, learning_rate=5e-3, steps=12)
+    found, wide = harness.train(job("held", **held)), harness.train(job("held32", precision="fp32", **held))
+    free = harness.train(job("free32", precision="fp32", **held | dict(proximal=0.0)))
+    assert harness.relative(free.losses[-1], wide.losses[-1]) > 2e-2, "the term should matter"
+    for mine, theirs in zip(found.losses, wide.losses, strict=True):
+        assert harness.relative(mine, theirs) < 5e-3
+
+
 def test_an_overflow_skips_a_step(setting):
     _, few, job = setting
     found = harness.train(job("overflow", train=[few], learning_rate=1e-2))

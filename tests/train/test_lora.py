@@ -97,6 +97,19 @@ def test_rank_stabilized_adapters(setting):
         assert (mine - other).abs().max() < 1e-6, name
 
 
+def test_each_round_step_and_micro_batch_has_its_own_dropout(setting):
+    folder, sequences, _, job = setting
+    one = harness.write_tokens(folder / "one.tokens", [max(sequences, key=len)])
+    # The weights stay as they are: losses differ by what is dropped only.
+    settings = dict(settings=lora(modules=ALL) | dict(dropout=0.3), train_paths=[str(one)], learning_rate=0.0, steps=3,
+                    batch_size=1, micro_batch_size=1)
+    first = harness.train(job("dropped-first", **settings)).losses
+    later = harness.train(job("dropped-later", **settings, first_step=3)).losses
+    assert len(set(first + later)) == 6
+    twice = harness.train(job("dropped-twice", **settings | dict(batch_size=2))).losses
+    assert twice[0] != first[0], "the second micro-batch drops others"
+
+
 def check_twenty_steps(setting, name, variant, settings, stages=1):
     folder, sequences, tokens, job = setting
     path = job(name, variant, settings, steps=20, weight_decay=0.1, pipeline=dict(stages=stages, schedule="1f1b"))

@@ -150,6 +150,22 @@ TEST_F(Damage, ByARewrittenParticipantIsFoundWithAValidChain) {
   EXPECT_THAT(find(result, "participants").failures[0].problem, HasSubstr("brno is left out"));
 }
 
+TEST_F(Damage, ByAnotherUpdateOrInputModelIsFoundWithAValidChain) {
+  const std::string other(64, 'a');
+  rewrite_journal([&](history::StoredEvent& event) {
+    changed("participants_frozen", 1, [&](Json& json) { json["updates"][0] = other; })(event);
+    changed("update_accepted", 2,
+            [&](Json& json) { json["report"]["base_model_sha256"] = other; })(event);
+  });
+  const fs::path job = path() / "r0001/brno/job.json";
+  Json spec = parse_json(read_file(job, 1 << 20), "job.json");
+  spec["base_model_sha256"] = other;
+  write_file_atomic(job, spec.dump());
+  EXPECT_THAT(failures(check()), testing::IsSupersetOf(std::vector<testing::Matcher<std::string>>{
+                                     StartsWith("participants: alba's update in event"),
+                                     StartsWith("reports: event"), "jobs: r0001/brno/job.json"}));
+}
+
 TEST_F(Damage, ByAForeignNonceIsFoundWithAValidChain) {
   const std::string foreign(32, '0');
   rewrite_journal([&](history::StoredEvent& event) {
