@@ -93,6 +93,10 @@ TEST(ParseExperiment, TextOfAFacilityNamesItsShards) {
         folders.insert(with_data(std::string("{text: cs/*.txt, ") + options + "}").prepared.str())
             .second)
         << options;
+  for (const char* files : {"cs/*.md", "[cs/*.txt, /more]", "[/more, cs/*.txt]", "[cs/*.txt/more]"})
+    EXPECT_TRUE(
+        folders.insert(with_data(std::string("{text: ") + files + "}").prepared.str()).second)
+        << files;
   EXPECT_TRUE(with_data("{text: cs/*.txt, validation_fraction: 0}").validation.empty());
 }
 
@@ -497,6 +501,8 @@ TEST(ParseExperiment, AdaptersAreTheSameAtAllFacilities) {
   EXPECT_EQ(alba("{dropout: 0.1, target_modules: [q_proj, v_proj]}"), "");
   EXPECT_THAT(alba("{rank: 8}"), HasSubstr("'lora' of 'brno' and 'alba' differ"));
   EXPECT_THAT(alba("{rank: 0}"), HasSubstr("'lora' of 'brno' and 'alba' differ"));
+  EXPECT_THAT(alba("{alpha: 16}"), HasSubstr("'lora' of 'brno' and 'alba' differ"));
+  EXPECT_THAT(alba("{rank_stabilized: true}"), HasSubstr("'lora' of 'brno' and 'alba' differ"));
   EXPECT_THAT(alba("{target_modules: [q_proj]}"), HasSubstr("should be the same at all"));
   EXPECT_THAT(alba("{weight_decomposed: true}"), HasSubstr("'lora' of 'brno' and 'alba' differ"));
   EXPECT_THAT(alba("{modules_to_save: [lm_head]}"),

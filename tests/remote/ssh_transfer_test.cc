@@ -35,6 +35,17 @@ TEST_F(SshTransfer, ALoneWriterMissesNoEvent) {
     });
 }
 
+TEST_F(SshTransfer, AnUploadedFileIsTheUsersAlone) {
+  for (const bool sftp_only : {false, true}) {  // by the shell, and by SFTP
+    test::Sshd sshd({.before_login = sftp_only ? "" : "umask 022", .sftp_only = sftp_only});
+    const auto session = make_ssh_session(sshd.settings());
+    numbered_file(sshd.dir() / "file", 9'000'000);
+    upload(*session, sshd.dir() / "file", sshd.dir() / "copy");
+    EXPECT_EQ(std::filesystem::status(sshd.dir() / "copy").permissions(),
+              std::filesystem::perms(0600));
+  }
+}
+
 TEST_F(SshTransfer, TransfersToADistantHostUseSeveralConnections) {
   test::Sshd sshd;
   Connector connector(sshd.settings());

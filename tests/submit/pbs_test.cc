@@ -102,6 +102,10 @@ TEST(PbsAnswers, EndsAreToldApart) {
   EXPECT_EQ(ended(-1, 93).cause, EndCause::kInfrastructure);
   EXPECT_EQ(ended(-30, 93).cause, EndCause::kInfrastructure);  // its nodes did not join
   EXPECT_EQ(ended(-27, 93).cause, EndCause::kOutOfMemory);
+  EXPECT_EQ(ended(-26, 93).cause, EndCause::kOutOfMemory);
+  EXPECT_EQ(ended(-24, 93).cause, EndCause::kOrdinary);
+  EXPECT_EQ(ended("-29", 93).cause, EndCause::kWalltime);
+  EXPECT_EQ(ended("-1", 93).cause, EndCause::kInfrastructure);
   EXPECT_EQ(ended(-28, 93).cause, EndCause::kOrdinary);  // over its processor time
   EXPECT_EQ(ended(271, 91).state, JobState::kCancelled);
   EXPECT_EQ(ended(nullptr, 91).state, JobState::kCancelled);  // deleted before its start

@@ -23,6 +23,39 @@ TEST(SbatchOption, RejectsOptionsOfXfflAndTheirPrefixes) {
   EXPECT_NE(validate_srun_option("--kill-on-bad-exit=0"), "");
 }
 
+TEST(SbatchOption, NoOptionOfXfflCanBeGivenTwice) {
+  for (const char* option : {"account=x",
+                             "clusters=x",
+                             "constraint=x",
+                             "cpus-per-task=1",
+                             "error=x",
+                             "exclusive",
+                             "export-file=x",
+                             "get-user-env",
+                             "gid=1",
+                             "gpus=1",
+                             "gres=gpu:1",
+                             "input=x",
+                             "ntasks=1",
+                             "ntasks-per-node=1",
+                             "gpus-per-node=1",
+                             "partition=x",
+                             "quiet",
+                             "requeue",
+                             "reservation=x",
+                             "open-mode=append",
+                             "time=9",
+                             "test-only",
+                             "wait",
+                             "usage"})
+    EXPECT_NE(validate_sbatch_option("--" + std::string(option)), "") << option;
+  for (const char* option :
+       {"chdir=/", "error=x", "export=NONE", "input=x", "jobid=1", "label", "nodes=1", "ntasks=1",
+        "ntasks-per-node=1", "open-mode=append", "output=x", "prolog=x", "epilog=x",
+        "task-prolog=x", "task-epilog=x", "test-only"})
+    EXPECT_NE(validate_srun_option("--" + std::string(option)), "") << option;
+}
+
 TEST(SbatchOption, RejectsTextThatIsNotOneOption) {
   for (const char* bad :
        {"", "-", "--", "---x", "-N2", "x", "--x=", "--x=a b", "--x='a'", "--x=a\nb", "--x=$(id)",

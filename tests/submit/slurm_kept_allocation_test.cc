@@ -132,7 +132,7 @@ class KeptJob : public testing::Test {
     session_->on_run = [this](const std::vector<std::string>& argv, const std::string&) {
       const auto names = [&](const char* word) { return std::ranges::count(argv, word) > 0; };
       if (names("sbatch")) return asked_.emplace_back("sbatch"), CommandResult{0, "9\n", ""};
-      if (names("squeue")) return asked_.emplace_back("squeue"), queue_;
+      if (names("squeue")) return asked_.emplace_back("squeue"), squeue_ = argv, queue_;
       if (names("sacct")) return CommandResult{1, "", "Slurm accounting storage is disabled\n"};
       if (names("scancel")) {
         asked_.push_back(argv[argv.size() - 2]);
@@ -155,6 +155,7 @@ class KeptJob : public testing::Test {
   std::deque<CommandResult> answers_;
   CommandResult queue_{0, "1000\nxffl-end\n", ""};
   std::vector<std::string> asked_;
+  std::vector<std::string> squeue_;  // the last command
   std::shared_ptr<Scheduler> scheduler_;
 };
 
@@ -212,6 +213,7 @@ TEST_F(KeptJob, IsQueriedAndCancelledByTheNameOfItsSubmission) {
     return scheduler().query(std::span(&job, 1), {}).at(job.id).state;
   };
   EXPECT_EQ(state(kFirstName), JobState::kRunning);
+  EXPECT_THAT(squeue_, testing::Contains("--name=" + kRequest.name + "," + kFirstName));
   EXPECT_EQ(state(kRequest.name), JobState::kRunning) << "the id was reused";
   EXPECT_EQ(state("other"), JobState::kUnknown);
   asked_.clear();

@@ -205,6 +205,9 @@ TEST(ReadState, MapsSlurmStatesAndPendingReasons) {
     EXPECT_EQ(state(name), JobState::kPending) << name;
   for (const char* name : {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "STAGE_OUT"})
     EXPECT_EQ(state(name), JobState::kRunning) << name;
+  EXPECT_TRUE(read_state("COMPLETING", "None").is_ending);
+  for (const char* name : {"RUNNING", "SUSPENDED", "COMPLETED"})
+    EXPECT_FALSE(read_state(name, "None").is_ending) << name;
   for (const char* name : {"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
     EXPECT_EQ(state(name), JobState::kHeld) << name;
   for (const char* name : {"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "LAUNCH_FAILED"})

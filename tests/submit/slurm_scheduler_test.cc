@@ -33,6 +33,24 @@ std::string row(const std::string& id, const std::string& state, const std::stri
   return id + "|" + name + "|" + state + "|1060|10:00|" + folder + "|n1|None\n";
 }
 
+// Each word is needed for a complete answer, or against a variable of the site's profile.
+TEST(SlurmCommands, HaveTheWordsThatTheirAnswersNeed) {
+  const auto expect = [](const std::vector<std::string>& argv,
+                         const std::vector<std::string>& words) {
+    for (const std::string& word : words) EXPECT_THAT(argv, Contains(word));
+  };
+  expect(queue_command({kName}, ""),
+         {"squeue", "--noheader", "--me", "--states=all", "SLURM_TIME_FORMAT=%s",
+          "--format=%A|%j|%T|%S|%L|%Z|%N|%r", "SQUEUE_STATES", "SQUEUE_FORMAT", "SLURM_CLUSTERS"});
+  expect(accounting_command({kName}, ""),
+         {"sacct", "--noheader", "--parsable2", "--allocations",
+          "--format=JobIDRaw,JobName,State,NodeList,WorkDir", "SACCT_FORMAT"});
+  expect(starts_command({"7", "8"}, ""), {"--duplicates", "--allocations", "--jobs=7,8"});
+  expect(cancel_command("7", kName, ""), {"scancel", "--me", "SCANCEL_STATE", "SCANCEL_BATCH"});
+  expect(submit_command({}, "x", false),
+         {"sbatch", "SBATCH_ARRAY_INX", "SBATCH_TEST_ONLY", "SBATCH_WAIT", "SLURM_CLUSTERS"});
+}
+
 class SlurmScheduler : public testing::Test {
  protected:
   SlurmScheduler() {

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "folders.h"
 
 namespace xffl::transfer {
@@ -372,6 +374,27 @@ TEST_P(PushToFacility, LargeFilesUseTheBulkSession) {
 INSTANTIATE_TEST_SUITE_P(Plain, PushToFacility, testing::Values(false));
 
 // The local session makes real hard links.
+// Both models have the damaged file.
+TEST(PushCopies, ARepairDoesNotTakeTheDamagedFileOfAnotherModel) {
+  test::TempDir dir;
+  const auto local = remote::make_local_session();
+  const fs::path models = fs::canonical(dir.path()) / "models";
+  const RemotePath first((models / "aa").string()), second((models / "bb").string());
+  Files files = {{"model-1", noise(9'000'000, 1)}, {"model-2", noise(10'000'000, 2)}};
+  put_local(dir / "first", files);
+  push(*local, dir / "first", manifest_of(files), first, {});
+  files["model-2"] = noise(10'000'000, 3);
+  put_local(dir / "second", files);
+  push(*local, dir / "second", manifest_of(files), second, {});
+  ASSERT_EQ(fs::hard_link_count(models / "bb/model-1"), 2u);
+  std::fstream(models / "bb/model-1", std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(5'000'000)
+      .put('\1');
+  ASSERT_NE(read_file(models / "bb/model-1", 1u << 30), files["model-1"]);
+  repair(*local, dir / "second", manifest_of(files), second, {});
+  EXPECT_TRUE(local_files(models / "bb") == with_manifest(files));
+}
+
 TEST(PushCopies, LinksFilesOfAnotherModelInsteadOfSendingThem) {
   test::TempDir dir;
   const auto local = remote::make_local_session();

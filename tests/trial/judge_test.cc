@@ -201,6 +201,39 @@ TEST(Judge, AFailedPartHasItsMessage) {
   EXPECT_THAT(bad.problems(), HasSubstr("E steps: out of memory"));
 }
 
+TEST(Judge, AJobThatEndedTooSoonOrLacksRanksIsAnError) {
+  Case killed;
+  killed.found.report->complete = false;
+  killed.found.report->part = "steps";
+  killed.found.report->step_seconds = 0;
+  killed.found.output = "\n  oom-kill";
+  EXPECT_THAT(
+      killed.problems(),
+      HasSubstr("E steps: the job has ended in this part; its output ends with:\n  oom-kill"));
+  Case few;
+  few.found.ranks.resize(6);
+  EXPECT_THAT(few.problems(), HasSubstr("E ranks: 6 of 8 ranks have started"));
+  Case apart;
+  apart.found.report.reset();
+  EXPECT_THAT(apart.problems(), HasSubstr("E ranks: the ranks have not met"));
+}
+
+TEST(Judge, ANodeWithoutADriverOrWithFewerGpusIsNamed) {
+  Case bare;
+  bare.found.nodes[0].driver.clear();
+  bare.found.nodes[1].gpus = 3;
+  EXPECT_THAT(bare.problems(), HasSubstr("E driver: n0 has no NVIDIA driver"));
+  EXPECT_THAT(bare.problems(), HasSubstr("E GPUs: n1 shows 3 GPUs, the job asked for 4"));
+}
+
+TEST(Judge, ARoundMustEndBeforeTheWarning) {
+  Case tight;  // a round takes an hour
+  tight.expected.walltime = std::chrono::minutes(65);
+  EXPECT_EQ(tight.problems(), "");
+  tight.expected.warning = std::chrono::minutes(10);
+  EXPECT_THAT(tight.problems(), HasSubstr("W walltime: "));
+}
+
 TEST(Judge, ARoundBeyondTheWalltimeAndATightMemory) {
   Case bad;
   bad.found.report->step_seconds = 3;

@@ -1,0 +1,42 @@
+// The options of a tokenizing job; tests/e2e/prepare_test.cc runs whole jobs.
+#include <gtest/gtest.h>
+
+#include "support/temp_dir.h"
+#include "xffl/base/file.h"
+#include "xffl/config/load.h"
+#include "xffl/prepare/prepare.h"
+
+namespace xffl::prepare {
+namespace {
+
+TEST(PrepareJob, HasTheOptionsOfTheFacilityAndThePathsOfItsComputeNodes) {
+  test::TempDir dir;
+  make_dirs(dir / "model");
+  write_file_atomic(dir / "model/tokenizer.json", "{}");
+  const config::Experiment experiment = config::parse_experiment(
+      R"(project: p
+model: model
+training: {steps_per_round: 1}
+facilities:
+  alba:
+    access: ssh
+    ssh: {hosts: login, user: me}
+    scheduler: slurm
+    workdir: /scratch/me
+    compute_mounts: ['/scratch:/compute']
+    data: {text: [/scratch/it/*.jsonl], text_field: answer, prompt_field: question,
+           mask_prompt: true, pack: false, validation_fraction: 0.2, sequence_length: 64}
+)",
+      "xffl.yaml", dir.path());
+  const PrepareJob job = prepare_job(experiment, experiment.facilities.front());
+  EXPECT_EQ(job.files, std::vector<std::string>{"/compute/it/*.jsonl"});
+  EXPECT_EQ(job.text_field, "answer");
+  EXPECT_EQ(job.prompt_field, "question");
+  EXPECT_TRUE(job.mask_prompt);
+  EXPECT_FALSE(job.pack);
+  EXPECT_EQ(job.validation_fraction, 0.2);
+  EXPECT_EQ(job.sequence_length, 64);
+}
+
+}  // namespace
+}  // namespace xffl::prepare
