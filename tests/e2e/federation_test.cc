@@ -377,6 +377,21 @@ TEST(Tokens, MoreThanTheSequencesOfTheDataHoldAreRejected) {
         << missing;
     project.forget_runs();
   }
+  // Of two shards, the longer sequences count.
+  header[24] = 8;
+  write_file_atomic(project.path() / "long.tokens", header);
+  const auto quoted = [&](const char* name) {
+    return "'" + (project.path() / name).string() + "'";
+  };
+  const std::string shorter = quoted("shard.tokens"), longer = quoted("long.tokens");
+  for (const std::string& both : {shorter + ", " + longer, longer + ", " + shorter}) {
+    project.write_config();
+    edit_config(project, "train: [/data/unused.tokens]", "train: [" + both + "]");
+    const ProcessResult result = project.run();
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(project.history().rounds.at(1).participants.size(), 2u) << both;
+    project.forget_runs();
+  }
 }
 
 // The journal and `xffl logs` have a job's output, but not the secrets in it.

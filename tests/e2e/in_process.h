@@ -86,7 +86,7 @@ class JumpingClock final : public Clock {
     return real_.sleep(std::min<std::chrono::nanoseconds>(duration, longest_sleep), stop);
   }
   std::atomic<int> ahead_hours{0};
-  std::chrono::nanoseconds longest_sleep = std::chrono::hours(1);
+  std::atomic<std::chrono::nanoseconds> longest_sleep{std::chrono::hours(1)};
   std::atomic<int64_t> longest_asked{0};  // ns
 
  private:

@@ -182,5 +182,28 @@ TEST_F(MissingEvidence, TheNextRunRepeatsALostCancellation) {
   EXPECT_TRUE(project_.trainings().empty());
 }
 
+// The job of a facility that could not be fenced at its round's end.
+TEST_F(MissingEvidence, ACancellationAlsoEndsTheJobsOfEarlierRounds) {
+  project_.set_rounds(2);
+  project_.set_policy(
+      "{on_missing: skip, quorum: 1, quorum_grace: 1s, deadline: 1h, poll_interval: 20ms}");
+  project_.write_config();
+  project_.hold("alba", 2);
+  project_.release("alba");
+  watch("brno", cannot_be_fenced);
+  run_until("published", 1);
+  before_.clear();
+  facility::Services made = services();
+  run::operate(config::load_experiment(project_.path()),
+               {project_.path() / "runs", RunName("0001")}, made,
+               {history::Request::Kind::kCancel, {}, "enough"}, seconds(10));
+  const auto events = project_.events();
+  EXPECT_TRUE(std::ranges::any_of(events, [](const history::StoredEvent& event) {
+    return event.kind == "cancel_confirmed" && event.round == 1 && event.facility == "brno";
+  }));
+  EXPECT_TRUE(job_ends(project_.jobs("brno").at(0)));
+  project_.release();
+}
+
 }  // namespace
 }  // namespace xffl::test

@@ -65,6 +65,21 @@ TEST(Continue, AcceptsOtherOperationalKeys) {
   EXPECT_EQ(status_of(project)["state"], "completed");
 }
 
+// The new configuration is a file and an event.
+TEST(Continue, AKillWithinAChangeOfTheConfigurationLosesNothing) {
+  for (const char* kill : {"journal:before:1", "journal:after:1"}) {
+    Project project;
+    ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:8"}}).exit_code, 128 + 9);
+    project.set_policy("{on_missing: wait, poll_interval: 30ms}");
+    project.write_config();
+    ASSERT_EQ(project.run({{"XFFL_FAILPOINT", kill}}).exit_code, 128 + 9) << kill;
+    EXPECT_EQ(project.count_events("config_changed"), kill[8] == 'a' ? 1 : 0);
+    const ProcessResult again = project.run();
+    EXPECT_EQ(again.exit_code, 0) << kill << again.err;
+    EXPECT_EQ(project.count_events("config_changed"), 1) << kill;
+  }
+}
+
 // Replaces the text `from` in xffl.yaml by `to`.
 void edit(const Project& project, const std::string& from, const std::string& to) {
   const std::filesystem::path file = project.path() / "xffl.yaml";

@@ -50,6 +50,25 @@ TEST(NetworkFileSystem, RunsOnlyWithAllowNetworkFs) {
   EXPECT_TRUE(project.history().completed);
 }
 
+// There, locks may not reach the other host.
+TEST(NetworkFileSystem, TheLockOfAnotherHostHolds) {
+  Project project;
+  ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:8"}}).exit_code, 128 + 9);
+  const auto lock = project.run_folder() / "journal.db.lock";
+  write_file_atomic(lock, R"({"host":"elsewhere","pid":1,"start_ticks":1,)"
+                          R"("since":"2026-01-01T00:00:00.000Z"})");
+  const std::vector<std::string> args = {"run", "-p", project.path().string(),
+                                         "--allow-network-fs"};
+  const ProcessResult held = on_nfs(project, args);
+  if (held.exit_code == 77 || held.err.find("unshare") != std::string::npos)
+    GTEST_SKIP() << "no mount namespaces here: " << held.err;
+  EXPECT_EQ(held.exit_code, exit_code(ErrorKind::kBusy)) << held.err;
+  EXPECT_NE(held.err.find("pid 1 on elsewhere"), std::string::npos) << held.err;
+  std::filesystem::remove(lock);
+  const ProcessResult run = on_nfs(project, args);
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+}
+
 TEST(Doctor, FailsForAMissingModel) {
   Project project;
   const std::string path = project.path().string();

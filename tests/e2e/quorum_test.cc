@@ -82,6 +82,25 @@ INSTANTIATE_TEST_SUITE_P(All, QuorumWithout,
                                          Obstacle{"Credential", ErrorKind::kAuth}),
                          [](const auto& each) { return std::string(each.param.name); });
 
+// A facility's pause between two tries grows to 15 minutes.
+TEST_F(Quorum, AFacilityInALongPauseDelaysNoRound) {
+  write("quorum: 1, quorum_grace: 1s, deadline: 1h", 1);
+  project_.set_hold();
+  project_.write_config();
+  clock_.longest_sleep = milliseconds(10);
+  std::atomic<int> failures{0};
+  watch("brno", [&](const std::string&, const RemotePath&) {
+    if (++failures == 5) {  // the next pause is 40 s at least
+      clock_.longest_sleep = std::chrono::hours(1);
+      project_.release("alba");
+    }
+    throw Error(ErrorKind::kRemote, "no way to brno");
+  });
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_GE(failures, 5);
+  EXPECT_LE(delay(1), 1 + kClosing);
+}
+
 TEST_F(Quorum, APausedFacilityCostsOneGraceTime) {
   write("quorum: 1, quorum_grace: 1s, deadline: 1h", 2);
   project_.set_hold();

@@ -57,11 +57,12 @@ std::string with(const std::string& from, const std::string& to) {
 
 const RemotePath kFolder("/scratch/me/xffl/demo/0001-0123abcd/alba/r0002/a1");
 
-std::string script_of(const config::Facility& facility) {
+std::string script_of(const config::Facility& facility,
+                      const std::optional<RemotePath>& next_attempt = std::nullopt) {
   job::JobSpec spec;
   spec.key = {"demo", "0001", 2, "alba", 1, "0123456789abcdef0123456789abcdef"};
   return job_script(facility, spec, spec.key.name(), kFolder,
-                    {"/opt/xffl/bin/xffl", "/opt/xffl/bin/xffl-train"});
+                    {"/opt/xffl/bin/xffl", "/opt/xffl/bin/xffl-train"}, next_attempt);
 }
 
 void expect_golden(const std::string& name, const std::string& text) {
@@ -102,6 +103,16 @@ TEST(JobScript, OfASiteWithItsOwnWaysMatchesTheGoldenFile) {
   EXPECT_THAT(script, Not(HasSubstr("/scratch/me")));
   EXPECT_THAT(script, HasSubstr(" /compute/xffl/xffl.programs/current/bin/xffl-train --job "
                                 "/compute/xffl/demo/0001-0123abcd/alba/r0002/a1/job.json"));
+}
+
+TEST(JobScript, TheFolderOfTheNextAttemptHasThePathOfComputeNodes) {
+  const std::string script = script_of(
+      facility_of(with("workdir:",
+                       "compute_mounts: [\"/scratch/me:/compute\", /data]\n    trainer: bundle\n"
+                       "    workdir:")),
+      RemotePath("/scratch/me/xffl/demo/0001-0123abcd/alba/r0003/a1"));
+  EXPECT_THAT(script, HasSubstr("\nnext_folder=/compute/xffl/demo/0001-0123abcd/alba/r0003/a1\n"));
+  EXPECT_THAT(script, Not(HasSubstr("/scratch/me")));
 }
 
 TEST(JobScript, ASpecHasThePathsOfComputeNodes) {

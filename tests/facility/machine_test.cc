@@ -103,6 +103,29 @@ TEST(FacilityMachine, AnUnknownJobIsNotAFinishedJob) {
   EXPECT_EQ(fixture.action<Poll>()->job, JobId("9"));
 }
 
+// An isolated one now and then, in weeks, says nothing about the job.
+TEST(FacilityMachine, OnlyUnknownAnswersInARowCount) {
+  Fixture fixture;
+  fixture.to_the_job();
+  const auto answer = [&](submit::JobState state) {
+    for (;;) {
+      fixture.sleep_if_asked();
+      const auto* look = fixture.action<Poll>();
+      ASSERT_TRUE(look);
+      const bool asks = look->ask_scheduler;
+      fixture.give(
+          Polled{.reported = false,
+                 .status = asks ? std::optional(submit::JobStatus{.state = state}) : std::nullopt});
+      if (asks) return;
+    }
+  };
+  for (int i = 0; i < 10; ++i) {
+    answer(submit::JobState::kUnknown);
+    ASSERT_TRUE(std::holds_alternative<Polling>(fixture.last.machine.phase)) << i;
+    answer(submit::JobState::kRunning);
+  }
+}
+
 // Answers that come at once, as after a restart of the controller, say nothing about the job.
 TEST(FacilityMachine, AnUnknownJobIsGivenTheSettleTimeTwice) {
   Fixture fixture;

@@ -150,5 +150,15 @@ TEST_F(TakesPacked, TheNewestMeasurablePushCounts) {
   EXPECT_FALSE(takes(2));
 }
 
+TEST_F(TakesPacked, NeverAnAdapter) {
+  pushed(1, 1000, 50);
+  plan::RoundPlan lora{.round = 2};
+  lora.adapted_sha256 = std::string(64, 'b');
+  const auto state = [this](int n) { return states_[n]; };
+  EXPECT_FALSE(takes_packed(facility_, lora, 1, state));
+  facility_.transfer.pack = config::PackModels::kAlways;
+  EXPECT_FALSE(takes_packed(facility_, lora, 1, state));
+}
+
 }  // namespace
 }  // namespace xffl::facility

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/history/store.h"
@@ -74,6 +75,18 @@ TEST_F(Repair, RestoresEveryEventAndKeepsTheDamagedDatabase) {
   EXPECT_EQ(fs::status(path_).permissions(), fs::perms(0600));
   tick(2);
   EXPECT_EQ(read_events(path_).size(), 7u);
+}
+
+// It would read its own epoch in the damaged file, and write beside the next coordinator.
+TEST_F(Repair, TakesTheRunFromAFrozenCoordinator) {
+  const auto frozen = Store::open(path_);
+  fs::remove(path_.string() + ".lock");
+  overwrite(path_, 8192 - 600, std::string(500, 'x'));
+  ASSERT_FALSE(repair(path_).damaged.empty());
+  EXPECT_FALSE(frozen->is_writer());
+  EXPECT_EQ(test::kind_of([&] { frozen->check_writer(); }), ErrorKind::kBusy);
+  EXPECT_EQ(test::kind_of([&] { frozen->append({.kind = "tick"}); }), ErrorKind::kBusy);
+  expect_events(5);
 }
 
 // A coordinator that is frozen during the repair must not have the epoch of a later one.

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "support/failing_call.h"
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
 
@@ -38,6 +39,25 @@ TEST_F(LogIn, AnswersReachTheCoordinator) {
   EXPECT_TRUE(log_in_as_client("123456"));
   EXPECT_THAT(seen_, testing::ElementsAre("alba", "123456", "ann"));
   EXPECT_TRUE(log_in_as_client("123456")) << "as often as one likes";
+}
+
+TEST_F(LogIn, AnotherUserOfThisMachineIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root may become another user";
+  LoginServer desk(folder_.login(), two_factors());
+  namespace fs = std::filesystem;
+  for (fs::path path = folder_.path(); path != dir_.path().parent_path(); path = path.parent_path())
+    fs::permissions(path, fs::perms(0755));
+  fs::permissions(folder_.login(), fs::perms(0666));  // the check of the peer alone is left
+  const int result = test::in_child([&] {
+    if (::setuid(65534) != 0) return 3;
+    try {
+      return log_in_as_client("123456") ? 0 : 2;
+    } catch (const Error&) {
+      return 1;
+    }
+  });
+  EXPECT_EQ(result, 1) << "0: logged in";
+  EXPECT_TRUE(seen_.empty());
 }
 
 TEST_F(LogIn, TheCoordinatorsErrorReachesTheClient) {

@@ -8,9 +8,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
+#include <map>
+#include <mutex>
 #include <thread>
 
 #include "support/failing_call.h"
+#include "support/forwarding_scheduler.h"
 #include "support/thrown.h"
 
 namespace xffl::run {
@@ -252,11 +255,86 @@ TEST_F(Federation, ARestartDoesNotRenewTheDeadline) {
   EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("alba"));
 }
 
+TEST_F(Federation, ASpentBudgetLeavesOutTheEvaluationOfTheLastModel) {
+  facility_keys_ = "scheduler: slurm, slurm: {nodes: 2, time: 1h}, ";
+  clock_.on_sleep = [&] {
+    if (clock_.elapsed() > hours(1000)) stop_.request_stop();
+  };
+  EXPECT_EQ(run("policy: {budget: {node_hours: 4}}\n").rounds_published, 1);
+  EXPECT_EQ(jobs_of("brno").size(), 1u);
+  EXPECT_TRUE(state().completed);
+}
+
+// The budget counts them from the intent on.
+TEST_F(Federation, ASubmissionsIntentNamesTheTimeOfAKeptAllocation) {
+  facility_keys_ = "scheduler: slurm, slurm: {time: 3h, keep_allocation: 1h}, ";
+  EXPECT_EQ(run("policy: {evaluate_last: false}\n", 2).rounds_published, 2);
+  std::map<int, int64_t> kept;
+  for (const history::StoredEvent& event : history::read_events(run_folder().journal()))
+    if (event.kind == "submit_intended")
+      kept[event.round] += parse_json(event.payload, event.kind).value("keep_s", int64_t{0});
+  EXPECT_EQ(kept, (std::map<int, int64_t>{{1, 2 * 3600}, {2, 0}})) << "no job follows the last one";
+}
+
+// Knows no job; notes whether a query was marked as the last one.
+class ForgetfulScheduler final : public test::ForwardingScheduler {
+ public:
+  explicit ForgetfulScheduler(std::function<void(bool)> on_query)
+      : ForwardingScheduler(nullptr), on_query_(std::move(on_query)) {}
+  JobId submit(const submit::JobRequest&, std::stop_token) override { return JobId("7"); }
+  std::vector<JobId> find(const submit::JobRequest&, std::stop_token) override { return {}; }
+  std::map<JobId, submit::JobStatus> query(std::span<const submit::SubmittedJob> jobs,
+                                           std::stop_token) override {
+    std::map<JobId, submit::JobStatus> states;
+    for (const submit::SubmittedJob& job : jobs) {
+      on_query_(job.presumed_gone);
+      states[job.id];
+    }
+    return states;
+  }
+  void cancel(const submit::SubmittedJob&, std::stop_token) override {}
+  std::chrono::milliseconds settle_time() const override { return std::chrono::seconds(10); }
+  std::optional<submit::ClockOffset> clock_offset() const override { return std::nullopt; }
+
+ private:
+  const std::function<void(bool)> on_query_;
+};
+
+// The scheduler then asks every source of it, and an answer without the accounting decides nothing.
+TEST_F(Federation, TheLastQueryOfAnUnknownJobIsMarked) {
+  std::vector<bool> marks;
+  std::mutex mutex;
+  make_scheduler_ = [&](const config::Facility&) {
+    return std::make_shared<ForgetfulScheduler>([&](bool mark) {
+      const std::lock_guard lock(mutex);
+      marks.push_back(mark);
+      if (mark || marks.size() == 1000) stop_.request_stop();
+    });
+  };
+  EXPECT_THROW(run("policy: {evaluate_last: false}\n"), Error);
+  ASSERT_GE(marks.size(), 3u);
+  EXPECT_FALSE(marks.front());
+  EXPECT_NE(std::ranges::count(marks, true), 0);
+}
+
 TEST_F(Federation, WithLoraTheAdapterIsTrainedAndTheModelStays) {
   const std::string lora =
       "training: {steps_per_round: 4, batch_size: 2, micro_batch_size: 2, lora: {rank: 2, alpha: "
       "4, target_modules: [q_proj]}}\npolicy: {keep_rounds: 1, evaluate_last: false}\n";
+  // The script of another trainer's job checks the files of model and adapter by this list.
+  int num_files = 0, num_adapters = 0;
+  on_submit_ = [&](const job::JobSpec& spec) {
+    const fs::path folder = fs::path(spec.report_path).parent_path().parent_path();
+    std::ifstream list(folder / plan::kModelHashes);
+    for (std::string line; std::getline(list, line); ++num_files) {
+      const std::string path = line.substr(66);
+      EXPECT_EQ(sha256_file(path), line.substr(0, 64)) << path;
+      if (path == spec.adapter_path + "/" + std::string(checkpoint::kAdapterName)) ++num_adapters;
+    }
+  };
   EXPECT_EQ(run(lora, 2).rounds_published, 2);
+  EXPECT_EQ(num_adapters, 4) << "of four jobs";
+  EXPECT_GT(num_files, 8);
   const std::vector<job::JobSpec> jobs = jobs_of("alba");
   ASSERT_EQ(jobs.size(), 2u);
   EXPECT_EQ(jobs[0].base_model_sha256, jobs[1].base_model_sha256);

@@ -117,5 +117,20 @@ TEST_F(StopRulesRun, ARuleThatIsNotMetChangesNothing) {
   EXPECT_FALSE(state().stop_rule);
 }
 
+// The coordinator restarts within the round.
+TEST_F(StopRulesRun, ARuleThatIsMetWithinARoundWaitsForTheRoundsEnd) {
+  const std::string policy = "policy: {evaluate_last: false, stop_when: {wall_clock: 30d}}\n";
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.key.round == 2) stop_.request_stop();
+  };
+  EXPECT_THROW(run(policy, 9), Error);
+  on_submit_ = {};
+  stop_ = std::stop_source();
+  clock_.advance(hours(24 * 365));
+  EXPECT_EQ(run(policy, 9).rounds_published, 2);
+  ASSERT_TRUE(state().stop_rule);
+  EXPECT_EQ(state().stop_rule->rule, "wall_clock");
+}
+
 }  // namespace
 }  // namespace xffl::run

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "support/fake_session.h"
 #include "support/temp_dir.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
@@ -81,6 +82,23 @@ TEST_F(Purge, AgeIsTheTimeSinceTheLastReadOrWrite) {
   EXPECT_NEAR(static_cast<double>(found[1].unused_for->count()), 35 * 86400, 100);
   EXPECT_LT(*found[2].unused_for, seconds(100));
   EXPECT_FALSE(found[3].unused_for);
+}
+
+// Otherwise the check of all facilities would end.
+TEST_F(Purge, AFacilityThatDoesNotAnswerIsAskedAgainSoon) {
+  test::FakeSession down;
+  down.make_dirs(facility_.workdir / "run");
+  int calls = 0;
+  down.on_run = [&](const auto&, const auto&) -> remote::CommandResult {
+    ++calls;
+    throw Error(ErrorKind::kRemote, "the link is down");
+  };
+  const Clock::MonotonicTime start{hours(1)};
+  EXPECT_TRUE(watch_.is_due(facility_, start));
+  EXPECT_FALSE(watch_.is_due(facility_, start + hours(1)));
+  EXPECT_NO_THROW(watch_.check(down, facility_, facility_.workdir / "run", {}));
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(watch_.is_due(facility_, start + hours(1))) << "not only after purge_after / 8";
 }
 
 // Many sites link a short path to the scratch file system: /scratch/me.
