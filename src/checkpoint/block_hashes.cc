@@ -100,7 +100,11 @@ std::string manifest_text(const fs::path& folder) {
 
 fs::path block_hashes_path(const fs::path& folder) { return folder.string() + ".blocks"; }
 
-void write_block_hashes(const fs::path& folder, const Manifest& manifest) {
+void write_unchecked(const fs::path& path, std::string_view content) {
+  write_file_atomic(path, content);
+}
+
+void write_block_hashes(const fs::path& folder, const Manifest& manifest, const FileWriter& write) {
   if (!has_blocks(manifest))
     throw Error(ErrorKind::kInternal, "the manifest of " + folder.string() +
                                           " has no block hashes for some of its files");
@@ -111,7 +115,7 @@ void write_block_hashes(const fs::path& folder, const Manifest& manifest) {
   for (const ManifestFile& file : manifest.files)
     for (const uint64_t hash : file.block_xxh3) append_number(text, hash);
   append_number(text, hash_of(text));
-  write_file_atomic(block_hashes_path(folder), text);
+  write(block_hashes_path(folder), text);
 }
 
 std::optional<Manifest> read_block_hashes(const fs::path& folder) {
@@ -124,13 +128,15 @@ std::optional<Manifest> read_block_hashes(const fs::path& folder) {
   }
 }
 
-Hashes load_hashes(const fs::path& folder, const std::string& root_sha256) {
+Hashes load_hashes(const fs::path& folder, const std::string& root_sha256,
+                   const FileWriter& write) {
   std::optional<Manifest> manifest = read_block_hashes(folder);
-  if (!manifest || manifest->root_sha256() != root_sha256) return rehash(folder, root_sha256);
+  if (!manifest || manifest->root_sha256() != root_sha256)
+    return rehash(folder, root_sha256, write);
   return std::make_shared<const Manifest>(*std::move(manifest));
 }
 
-Hashes rehash(const fs::path& folder, const std::string& root_sha256) {
+Hashes rehash(const fs::path& folder, const std::string& root_sha256, const FileWriter& write) {
   Manifest manifest;
   try {
     manifest = make_manifest(folder);
@@ -140,8 +146,8 @@ Hashes rehash(const fs::path& folder, const std::string& root_sha256) {
   }
   if (manifest.root_sha256() != root_sha256) fail_by_root(folder, root_sha256, manifest);
   if (const std::string text = format_manifest(manifest); manifest_text(folder) != text)
-    write_file_atomic(folder / kManifestName, text);
-  write_block_hashes(folder, manifest);
+    write(folder / kManifestName, text);
+  write_block_hashes(folder, manifest, write);
   return std::make_shared<const Manifest>(std::move(manifest));
 }
 

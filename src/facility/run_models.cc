@@ -33,8 +33,9 @@ class WorkFolder {
 
 void publish_with_hashes(history::RunHistory& history, const fs::path& folder,
                          const checkpoint::Manifest& manifest) {
+  // A coordinator that another one has replaced writes neither of them.
+  checkpoint::write_block_hashes(folder, manifest, history.file_writer());
   history.publish_folder(folder);
-  checkpoint::write_block_hashes(folder, manifest);
   fs::remove(checkpoint::block_hashes_path(history.work_name(folder)));
 }
 
@@ -126,7 +127,7 @@ Hashes RunModels::hashes_of(const Model& model) {
     return hashes_of(model);
   }
   try {
-    return known = checkpoint::load_hashes(model.folder, model.root_sha256);
+    return known = checkpoint::load_hashes(model.folder, model.root_sha256, history_.file_writer());
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kCorrupt) throw;
     return restored(model);
@@ -137,7 +138,8 @@ Hashes RunModels::restored(const Model& model) {
   known_.erase(model.folder);
   std::string damage;
   try {
-    return known_[model.folder] = checkpoint::rehash(model.folder, model.root_sha256);
+    return known_[model.folder] =
+               checkpoint::rehash(model.folder, model.root_sha256, history_.file_writer());
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kCorrupt) throw;
     damage = error.what();
@@ -145,11 +147,13 @@ Hashes RunModels::restored(const Model& model) {
   log::warning("a model on this machine is damaged: rebuilding it", {{"problem", damage}});
   try {
     model.make(model);
-    const Hashes made = checkpoint::rehash(model.folder, model.root_sha256);
+    const Hashes made = checkpoint::rehash(model.folder, model.root_sha256, history_.file_writer());
     log::info("damaged model rebuilt", {{"folder", model.folder.string()}});
     return known_[model.folder] = made;
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kIo || error.kind() == ErrorKind::kCancelled) throw;
+    if (error.kind() == ErrorKind::kIo || error.kind() == ErrorKind::kCancelled ||
+        error.kind() == ErrorKind::kBusy)  // another coordinator has the run
+      throw;
     throw Error(ErrorKind::kCorrupt,
                 damage + "\nxffl cannot rebuild it: " + error.what() +
                     "\nCopy the file from a backup of the run folder, then `xffl run`; or start "
@@ -188,8 +192,9 @@ std::vector<aggregate::Input> RunModels::inputs(int round) const {
   for (size_t i = 0; i < updates.size(); ++i) {
     const FacilityName& name = updates[i].facility;
     const fs::path folder = folder_.facility(round, name) / "update";
-    inputs.push_back({folder, state.participants[i].weight.value_or(computed[i]), name.str(),
-                      name.str(), checkpoint::load_hashes(folder, updates[i].update_sha256)});
+    inputs.push_back(
+        {folder, state.participants[i].weight.value_or(computed[i]), name.str(), name.str(),
+         checkpoint::load_hashes(folder, updates[i].update_sha256, history_.file_writer())});
   }
   return inputs;
 }

@@ -4,6 +4,7 @@
 
 #include "small_federation.h"
 #include "support/thrown.h"
+#include "xffl/checkpoint/block_hashes.h"
 #include "xffl/history/run_history.h"
 
 namespace xffl::run {
@@ -98,6 +99,39 @@ TEST_F(StaleCoordinator, SubmitsNoJob) {
             ErrorKind::kBusy);
   EXPECT_TRUE(taken);
   EXPECT_THAT(jobs_of("alba"), testing::IsEmpty());
+}
+
+// At each point after the take-over: the hashes are files of the run, beside the models.
+TEST_F(StaleCoordinator, WritesNoModelAndNoBlockHashes) {
+  const config::Experiment parsed = experiment("policy: {evaluate_last: false}\n");
+  run("policy: {evaluate_last: false}\n");
+  const history::RunFolder folder = run_folder();
+  history::RunHistory stale(folder.journal());
+  const fs::path global = folder.global(1), next = folder.global(2);
+  const fs::path blocks = checkpoint::block_hashes_path(global), work = stale.work_name(next);
+  make_dirs(work.parent_path());
+  fs::copy(global, work, fs::copy_options::recursive);
+  facility::RunModels models(parsed, folder, stale);
+  EXPECT_NO_THROW(models.global(1));
+  take_over();
+
+  const checkpoint::Manifest manifest = checkpoint::make_manifest(work);
+  EXPECT_EQ(test::kind_of([&] { facility::publish_with_hashes(stale, next, manifest); }),
+            ErrorKind::kBusy);
+  EXPECT_FALSE(fs::exists(next));
+  EXPECT_FALSE(fs::exists(checkpoint::block_hashes_path(next)));
+
+  fs::remove(blocks);
+  facility::RunModels anew(parsed, folder, stale);
+  EXPECT_EQ(test::kind_of([&] { anew.global(1); }), ErrorKind::kBusy);
+  EXPECT_FALSE(fs::exists(blocks));
+  fs::remove(checkpoint::block_hashes_path(folder.facility(1, FacilityName("alba")) / "update"));
+  EXPECT_EQ(test::kind_of([&] { anew.inputs(1); }), ErrorKind::kBusy);
+
+  write_file_atomic(global / "model.safetensors", "damaged");
+  EXPECT_EQ(test::kind_of([&] { anew.restore_global(1); }), ErrorKind::kBusy)
+      << "the damage is the other coordinator's to mend";
+  EXPECT_EQ(read_file(global / "model.safetensors", 1 << 20), "damaged");
 }
 
 // A cancellation without an effect is repeated; another coordinator may use the job by then.

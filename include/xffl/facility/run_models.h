@@ -32,7 +32,7 @@ void publish_with_hashes(history::RunHistory& history, const std::filesystem::pa
 checkpoint::Dtype dtype_of(job::FloatType type);
 
 /// Thread-safe. All functions throw kCorrupt, naming the file and a remedy, for a damaged model
-/// that cannot be rebuilt.
+/// that cannot be rebuilt, and kBusy instead of a change when another coordinator has the run.
 class RunModels {
  public:
   RunModels(const config::Experiment& experiment, const history::RunFolder& folder,

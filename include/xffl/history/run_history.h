@@ -201,6 +201,12 @@ class RunHistory {
   std::filesystem::path work_name(const std::filesystem::path& path) const;
   /// Replaces the file `path`: work name, write, fsync, check_writer(), rename.
   void write_file(const std::filesystem::path& path, std::string_view content);
+  /// write_file() of this object.
+  std::function<void(const std::filesystem::path&, std::string_view)> file_writer() {
+    return [this](const std::filesystem::path& path, std::string_view content) {
+      write_file(path, content);
+    };
+  }
   /// Gives the folder work_name(path) its name `path`, in place of an earlier folder, after
   /// check_writer().
   void publish_folder(const std::filesystem::path& path);
