@@ -23,7 +23,9 @@ constexpr uint64_t kTurnBytes = 256u << 10;
 using namespace std::chrono_literals;
 
 constexpr int kMaxRefusedChannels = 6;
-constexpr int kMaxUnreadBlocks = 64;  // of stderr, dropped in one step
+// Of a channel's stderr. libssh opens the window with each read, whatever is unread, so only bytes
+// that are read at once are not held in memory.
+constexpr size_t kMaxDropped = 16u << 20;
 // libssh's own window. In libssh 0.10, not in 0.11, a read with a larger `count` enlarges the
 // window.
 constexpr size_t kLibsshWindow = 1'280'000;
@@ -341,9 +343,11 @@ size_t Channel::read(std::span<std::byte> out, Deadline deadline, const std::sto
   size_t n = 0;
   connection_->wait(
       [&](ssh_session) {
-        std::byte unread[16384];  // unread stderr would fill the window
-        for (int i = 0; i < kMaxUnreadBlocks && try_read(unread, Stream::kErr, 0) > 0; ++i)
-          continue;
+        std::byte unread[16384];
+        while (const size_t some = try_read(unread, Stream::kErr, 0))
+          if ((dropped_ += some) > kMaxDropped)
+            throw Error(ErrorKind::kRemote,
+                        connection_->name() + " floods stderr while " + activity);
         n = try_read(out, Stream::kOut, window);
         return n > 0 || at_end();
       },

@@ -135,7 +135,8 @@ class Channel {
   size_t try_write(std::span<const std::byte> bytes);
   void send_eof();
 
-  /// Reads at least one byte, or returns 0 at the end of stdout; drops stderr.
+  /// Reads at least one byte, or returns 0 at the end of stdout; drops stderr, and throws kRemote
+  /// when the server sends 16 MiB of it through the channel.
   size_t read(std::span<std::byte> out, Deadline deadline, const std::stop_token& stop,
               const std::string& activity, size_t window = 0);
   void write(std::span<const std::byte> bytes, Deadline deadline, const std::stop_token& stop,
@@ -162,6 +163,7 @@ class Channel {
   Handle handle_;
   bool closed_ = false;  // the server takes no more input
   size_t granted_ = 0;   // bytes left in the window
+  size_t dropped_ = 0;   // bytes of stderr
 };
 
 }  // namespace xffl::remote
