@@ -188,7 +188,8 @@ std::optional<double> UpdateFetch::check_change(const Report& report,
   const auto check = [&] {
     return aggregate::check_update(fetched(), site_.base_model(), delta,
                                    {.norm = expected.max_change, .base_norm = expected.base_norm},
-                                   checkpoint::load_hashes(fetched(), report.parsed.update_sha256),
+                                   checkpoint::load_hashes(fetched(), report.parsed.update_sha256,
+                                                           site_.context.history.file_writer()),
                                    site_.context.models.global(site_.plan.round - 1));
   };
   double norm = 0;
@@ -207,8 +208,9 @@ std::optional<double> UpdateFetch::check_change(const Report& report,
 // The bytes are those of the report, and they are no model.
 bool UpdateFetch::is_malformed(const std::string& update_sha256) const {
   try {
-    checkpoint::rehash(fetched(), update_sha256);
-  } catch (const Error&) {
+    checkpoint::rehash(fetched(), update_sha256, site_.context.history.file_writer());
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kBusy) throw;  // another coordinator has the run
     return false;
   }
   try {
@@ -236,7 +238,7 @@ history::Accepted UpdateFetch::keep_accepted(int attempt, const Report& report) 
 // damaged yet.
 std::optional<std::string> UpdateFetch::archive_problem(const std::string& update_sha256) const {
   try {
-    checkpoint::rehash(stored(), update_sha256);
+    checkpoint::rehash(stored(), update_sha256, site_.context.history.file_writer());
     return std::nullopt;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kRejected && error.kind() != ErrorKind::kCorrupt &&

@@ -92,7 +92,7 @@ std::optional<checkpoint::Manifest> PackedModels::of(const history::RunFolder& f
     if (check_reference) check_reference();
     made_ = make(folder, round, path(folder, round), stop);
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kCancelled) throw;
+    if (error.kind() == ErrorKind::kCancelled || error.kind() == ErrorKind::kBusy) throw;
     send_whole(error);
   } catch (const std::exception& error) {  // no memory, no thread
     send_whole(error);

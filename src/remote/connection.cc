@@ -88,9 +88,7 @@ bool Connection::wait_until(const std::function<bool(ssh_session)>& step, Deadli
     // wait() reads the generation before the step, because the step itself may cause the awaited
     // event.
     const uint64_t seen = generation_;
-    const bool done = step(session_.get());
-    after_step();
-    if (done) return true;
+    if (run_step(step)) return true;
     if (SteadyClock::now() >= deadline) return false;
     changed_.wait_until(lock, stop, deadline, [&] {
       return generation_ != seen || !dead_.empty() || scope.stop_requested();
@@ -100,8 +98,20 @@ bool Connection::wait_until(const std::function<bool(ssh_session)>& step, Deadli
 
 void Connection::with(const std::function<void(ssh_session)>& step) {
   const std::lock_guard lock(mutex_);
-  step(session_.get());
-  after_step();
+  run_step([&](ssh_session session) {
+    step(session);
+    return true;
+  });
+}
+
+// A step that throws has read packets, too.
+bool Connection::run_step(const std::function<bool(ssh_session)>& step) {
+  struct AfterStep {
+    Connection& connection;
+    ~AfterStep() { connection.after_step(); }
+  };
+  const AfterStep after{*this};
+  return step(session_.get());
 }
 
 void Connection::pause(std::chrono::milliseconds time, const std::stop_token& stop) {

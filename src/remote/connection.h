@@ -74,6 +74,7 @@ class Connection {
   void pump(const std::stop_token& stop);
   void exchange();  // reads and writes the socket, then wakes the waiting threads
   void watch_silence();
+  bool run_step(const std::function<bool(ssh_session)>& step);  // and after_step()
   void after_step();
   void die(const std::string& reason);
   void wake_pump();
