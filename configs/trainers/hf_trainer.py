@@ -43,6 +43,8 @@ def train(job):
                    seconds=spent, tokens_per_second=count / spent)
     seconds = time.monotonic() - began
     after = {} if job.should_stop() or not losses else job.evaluate(model)
+    if job.world_size > 1:  # gloo's threads must end before the interpreter does
+        torch.distributed.destroy_process_group()
     job.finish(model.state_dict(), losses, samples, tokens, before, after, f"hf_trainer.py (torch {torch.__version__})", seconds)
 
 
