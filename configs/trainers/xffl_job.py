@@ -818,16 +818,8 @@ def run_main(arguments):
         sys.exit(str(problem))
 
 
-def _end_process_group():
-    """Gloo's threads must end before the interpreter does; else a rank may abort after its work."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-
-
 def main_of(function, honoured=()):
-    """Calls function(job) with the job of the argument --job; a JobError becomes one line and exit code 1. At a regular end it
-    ends torch.distributed, if the function has begun it.
+    """Calls function(job) with the job of the argument --job; a JobError becomes one line and exit code 1.
 
     `honoured`: the settings that the function follows beyond refuse_unsupported().
     """
@@ -837,10 +829,6 @@ def main_of(function, honoured=()):
         function(load(parser.parse_args().job, honoured))
     except JobError as problem:
         sys.exit(str(problem))
-    except SystemExit:
-        _end_process_group()
-        raise
-    _end_process_group()
 
 
 if __name__ == "__main__":
