@@ -23,8 +23,8 @@ constexpr uint64_t kTurnBytes = 256u << 10;
 using namespace std::chrono_literals;
 
 constexpr int kMaxRefusedChannels = 6;
-// Of a channel's stderr. libssh opens the window with each read, whatever is unread, so only bytes
-// that are read at once are not held in memory.
+// A channel drops at most this many bytes of stderr. libssh opens the window at each read and does
+// not count unread bytes, so unread stderr would grow in memory.
 constexpr size_t kMaxDropped = 16u << 20;
 // libssh's own window. In libssh 0.10, not in 0.11, a read with a larger `count` enlarges the
 // window.

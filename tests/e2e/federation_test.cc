@@ -377,7 +377,7 @@ TEST(Tokens, MoreThanTheSequencesOfTheDataHoldAreRejected) {
         << missing;
     project.forget_runs();
   }
-  // Of two shards, the longer sequences count.
+  // The limit comes from the shard with the longer sequences, in any order.
   header[24] = 8;
   write_file_atomic(project.path() / "long.tokens", header);
   const auto quoted = [&](const char* name) {

@@ -50,7 +50,7 @@ TEST(NetworkFileSystem, RunsOnlyWithAllowNetworkFs) {
   EXPECT_TRUE(project.history().completed);
 }
 
-// There, locks may not reach the other host.
+// A lock on NFS may not reach the other host.
 TEST(NetworkFileSystem, TheLockOfAnotherHostHolds) {
   Project project;
   ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:8"}}).exit_code, 128 + 9);
