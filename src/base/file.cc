@@ -140,8 +140,8 @@ void TempFile::sync() {
   if (::fsync(fd_.get()) != 0) throw system_error("fsync " + temp_path_.string(), errno);
 }
 
-void TempFile::publish() {
-  rename_durable(temp_path_, path_);
+void TempFile::publish(const fs::path& to) {
+  rename_durable(temp_path_, to);
   published_ = true;
 }
 

@@ -161,11 +161,13 @@ UpdateFetch::Report UpdateFetch::bring(int attempt, const Expected& expected,
           return report;
         }
         checkpoint::write_block_hashes(
-            work, transfer::fetch({*site_.session, *site_.bulk},
-                                  site_.folder(attempt) / plan::kUpdateFolder,
-                                  report.parsed.update_sha256, expected.max_bytes, work, stop,
-                                  site_.progress("fetching", out), &site_.context.spare)
-                      .manifest);
+            work,
+            transfer::fetch({*site_.session, *site_.bulk},
+                            site_.folder(attempt) / plan::kUpdateFolder,
+                            report.parsed.update_sha256, expected.max_bytes, work, stop,
+                            site_.progress("fetching", out), &site_.context.spare)
+                .manifest,
+            site_.context.history.file_writer());
       }
       return report;
     } catch (const Error& error) {
@@ -225,7 +227,8 @@ history::Accepted UpdateFetch::keep_accepted(int attempt, const Report& report) 
   history::RunHistory& history = site_.context.history;
   const fs::path work = history.work_name(stored());
   if (fs::exists(work)) {
-    const checkpoint::Hashes hashes = checkpoint::load_hashes(work, report.parsed.update_sha256);
+    const checkpoint::Hashes hashes =
+        checkpoint::load_hashes(work, report.parsed.update_sha256, history.file_writer());
     publish_with_hashes(history, stored(), *hashes);
   }
   fs::remove(checkpoint::block_hashes_path(work));  // of a publication that failed half-way

@@ -517,11 +517,25 @@ std::filesystem::path RunHistory::work_name(const std::filesystem::path& path) c
 }
 
 void RunHistory::write_file(const std::filesystem::path& path, std::string_view content) {
-  TempFile temp(path, work_suffix(epoch()) + ".tmp");
+  write_file(path, content, path);
+}
+
+void RunHistory::write_file(const std::filesystem::path& path, std::string_view content,
+                            const std::filesystem::path& work_base) {
+  TempFile temp(work_base, work_suffix(epoch()) + ".tmp");
   write_all(temp.fd(), std::as_bytes(std::span(content.data(), content.size())), temp.path());
   temp.sync();
   check_writer();
-  temp.publish();
+  temp.publish(path);
+}
+
+checkpoint::FileWriter RunHistory::file_writer() {
+  return [this](const std::filesystem::path& path, std::string_view content) {
+    const bool lies_in_folder = path.filename() == checkpoint::kManifestName;
+    write_file(path, content,
+               lies_in_folder ? path.parent_path().string() + "." + path.filename().string()
+                              : path.string());
+  };
 }
 
 void RunHistory::publish_folder(const std::filesystem::path& path) {

@@ -29,7 +29,8 @@ xffl::checkpoint::Dtype dtype_from(const std::string& name) {
 xffl::checkpoint::Hashes hashes_of(const std::filesystem::path& folder) {
   const auto known = xffl::checkpoint::read_block_hashes(folder);
   if (known) return std::make_shared<const xffl::checkpoint::Manifest>(*known);
-  return xffl::checkpoint::rehash(folder, xffl::checkpoint::make_manifest(folder).root_sha256());
+  return xffl::checkpoint::rehash(folder, xffl::checkpoint::make_manifest(folder).root_sha256(),
+                                  xffl::checkpoint::write_unchecked);
 }
 
 // Returns the start of the step itself.

@@ -173,7 +173,8 @@ TEST_F(ServerStep, AFlippedByteInAnyInputPublishesNothing) {
         write_model(dir_ / name, {{"v", {{7}, some_values(7, seed), dtype}},
                                   {"w", {{300'000}, some_values(300'000, seed), dtype}}});
     return Input{folder, 1, name, name,
-                 checkpoint::rehash(folder, checkpoint::write_manifest(folder).root_sha256())};
+                 checkpoint::rehash(folder, checkpoint::write_manifest(folder).root_sha256(),
+                                    checkpoint::write_unchecked)};
   };
   const Input master = hashed("master", 9, Dtype::kF32);
   const Input a = hashed("a", 1, Dtype::kBF16), b = hashed("b", 2, Dtype::kBF16);

@@ -95,14 +95,14 @@ class HashedFolder : public testing::Test {
 TEST_F(HashedFolder, HashesOfTheWriterAreThoseOfTheFiles) {
   const Manifest read = make_manifest(folder_);
   EXPECT_EQ(read.files.at(1).block_xxh3.size(), 2u);
-  const Hashes hashes = load_hashes(folder_, root_);
+  const Hashes hashes = load_hashes(folder_, root_, write_unchecked);
   EXPECT_EQ(*hashes, read);
   EXPECT_EQ(hashes->files.at(1).block_xxh3, read.files.at(1).block_xxh3);
   EXPECT_TRUE(fs::exists(block_hashes_path(folder_)));
 }
 
 TEST_F(HashedFolder, AFlippedByteOfTheSidecarMakesItUnused) {
-  load_hashes(folder_, root_);
+  load_hashes(folder_, root_, write_unchecked);
   const std::string good = read_file(block_hashes_path(folder_), 1 << 20);
   for (size_t at = 0; at < good.size(); ++at) {
     flip(block_hashes_path(folder_), at);
@@ -110,24 +110,26 @@ TEST_F(HashedFolder, AFlippedByteOfTheSidecarMakesItUnused) {
     write_file_atomic(block_hashes_path(folder_), good);
   }
   flip(block_hashes_path(folder_), 100);
-  EXPECT_EQ(load_hashes(folder_, root_)->root_sha256(), root_);
+  EXPECT_EQ(load_hashes(folder_, root_, write_unchecked)->root_sha256(), root_);
   EXPECT_EQ(read_file(block_hashes_path(folder_), 1 << 20), good) << "written again";
 }
 
 // A folder may be replaced, and its sidecar stay.
 TEST_F(HashedFolder, ASidecarOfOtherFilesIsNotUsed) {
-  load_hashes(folder_, root_);
+  load_hashes(folder_, root_, write_unchecked);
   flip(folder_ / "model.safetensors", fs::file_size(folder_ / "model.safetensors") - 1);
   fs::remove(folder_ / kManifestName);
   const Manifest other = write_manifest(folder_);
   ASSERT_NE(other.root_sha256(), root_);
-  EXPECT_EQ(load_hashes(folder_, other.root_sha256())->root_sha256(), other.root_sha256());
-  EXPECT_EQ(thrown_by([&] { load_hashes(folder_, root_); }).kind, ErrorKind::kCorrupt);
+  EXPECT_EQ(load_hashes(folder_, other.root_sha256(), write_unchecked)->root_sha256(),
+            other.root_sha256());
+  EXPECT_EQ(thrown_by([&] { load_hashes(folder_, root_, write_unchecked); }).kind,
+            ErrorKind::kCorrupt);
 }
 
 TEST_F(HashedFolder, WithoutASidecarTheRootHashDecides) {
   flip(folder_ / "model.safetensors", 300'000);
-  const Thrown thrown = thrown_by([&] { load_hashes(folder_, root_); });
+  const Thrown thrown = thrown_by([&] { load_hashes(folder_, root_, write_unchecked); });
   EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt);
   EXPECT_THAT(thrown.message, HasSubstr("model.safetensors is damaged"));
   EXPECT_FALSE(fs::exists(block_hashes_path(folder_)));
@@ -136,12 +138,12 @@ TEST_F(HashedFolder, WithoutASidecarTheRootHashDecides) {
 TEST_F(HashedFolder, ADamagedManifestIsWrittenAgain) {
   const std::string good = read_file(folder_ / kManifestName, 1 << 20);
   flip(folder_ / kManifestName, 40);
-  rehash(folder_, root_);
+  rehash(folder_, root_, write_unchecked);
   EXPECT_EQ(read_file(folder_ / kManifestName, 1 << 20), good);
 }
 
 TEST_F(HashedFolder, AModelFolderVerifiesTheBytesThatAreRead) {
-  const Hashes hashes = load_hashes(folder_, root_);
+  const Hashes hashes = load_hashes(folder_, root_, write_unchecked);
   const auto read = [&] {
     const ModelFolder model(folder_, hashes);
     for (const char* name : {"a", "b"}) model.verify(model.data(name));

@@ -123,6 +123,23 @@ TEST_F(WorkFiles, AStaleHistoryPublishesNothing) {
       fs::exists(folder_.config().string() + ".e" + std::to_string(stale.epoch()) + ".tmp"));
 }
 
+// A file that a kill leaves in a model's folder would count as damage of the model.
+TEST_F(WorkFiles, AManifestIsWrittenBesideItsFolder) {
+  RunHistory history(folder_.journal());
+  const fs::path global = model("text", "global");
+  const std::string suffix = ".e" + std::to_string(history.epoch()) + ".tmp";
+  // A folder at the place of a work file makes its creation fail.
+  fs::create_directory(global / ("manifest.json" + suffix));
+  history.file_writer()(global / "manifest.json", "{}");
+  EXPECT_EQ(read_file(global / "manifest.json", 100), "{}");
+
+  fs::create_directory(folder_.round(2) / ("global.manifest.json" + suffix));
+  EXPECT_EQ(kind_of([&] { history.file_writer()(global / "manifest.json", "late"); }),
+            ErrorKind::kIo);
+  take_over_work_files(folder_, 2, history.epoch() + 1);
+  EXPECT_FALSE(fs::exists(folder_.round(2) / ("global.manifest.json" + suffix)));
+}
+
 TEST_F(WorkFiles, AStaleHistoryChangesNoActivities) {
   make_dirs(folder_.path());
   const SystemClock clock;

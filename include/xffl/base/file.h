@@ -82,7 +82,9 @@ class TempFile {
   const std::filesystem::path& path() const { return temp_path_; }
   void sync();
   /// Renames the file to `path`; call sync() first.
-  void publish();
+  void publish() { publish(path_); }
+  /// Renames the file to `to` in the same file system instead.
+  void publish(const std::filesystem::path& to);
 
  private:
   const std::filesystem::path path_, temp_path_;

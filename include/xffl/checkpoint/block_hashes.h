@@ -29,24 +29,24 @@ std::filesystem::path block_hashes_path(const std::filesystem::path& folder);
 
 /// Replaces a file durably. A coordinator's writer first checks that the run is still its own.
 using FileWriter = std::function<void(const std::filesystem::path&, std::string_view content)>;
-/// write_file_atomic().
+/// write_file_atomic(), where no other coordinator can have the folder.
 void write_unchecked(const std::filesystem::path& path, std::string_view content);
 
 /// Writes "<folder>.blocks" by `write`. Throws kInternal for a manifest without block hashes.
 void write_block_hashes(const std::filesystem::path& folder, const Manifest& manifest,
-                        const FileWriter& write = write_unchecked);
+                        const FileWriter& write);
 /// The content of "<folder>.blocks"; empty when the file is absent or damaged. Throws kIo.
 std::optional<Manifest> read_block_hashes(const std::filesystem::path& folder);
 
 /// The hashes of a folder with the root hash `root_sha256`: from "<folder>.blocks", else by
 /// rehash().
 Hashes load_hashes(const std::filesystem::path& folder, const std::string& root_sha256,
-                   const FileWriter& write = write_unchecked);
+                   const FileWriter& write);
 /// Hashes all files of the folder and compares them with `root_sha256`, then writes the block
 /// hashes, and manifest.json where it is damaged, by `write`. Throws kCorrupt, naming the damaged
 /// file.
 Hashes rehash(const std::filesystem::path& folder, const std::string& root_sha256,
-              const FileWriter& write = write_unchecked);
+              const FileWriter& write);
 
 /// Throws kCorrupt unless `bytes` has the hash of block `index` of `file`, which lies at `path`.
 void check_block(const std::filesystem::path& path, const ManifestFile& file, uint64_t index,

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "xffl/base/names.h"
+#include "xffl/checkpoint/block_hashes.h"
 #include "xffl/history/events.h"
 #include "xffl/history/progress.h"
 #include "xffl/history/run_location.h"
@@ -201,17 +202,18 @@ class RunHistory {
   std::filesystem::path work_name(const std::filesystem::path& path) const;
   /// Replaces the file `path`: work name, write, fsync, check_writer(), rename.
   void write_file(const std::filesystem::path& path, std::string_view content);
-  /// write_file() of this object.
-  std::function<void(const std::filesystem::path&, std::string_view)> file_writer() {
-    return [this](const std::filesystem::path& path, std::string_view content) {
-      write_file(path, content);
-    };
-  }
+  /// The writer of block hashes and damaged manifests: write_file() of this object. The work file
+  /// of "global/manifest.json" is "global.manifest.json.e7.tmp" beside the folder, because any
+  /// other file in a model's folder counts as damage.
+  checkpoint::FileWriter file_writer();
   /// Gives the folder work_name(path) its name `path`, in place of an earlier folder, after
   /// check_writer().
   void publish_folder(const std::filesystem::path& path);
 
  private:
+  void write_file(const std::filesystem::path& path, std::string_view content,
+                  const std::filesystem::path& work_base);
+
   // A round that the memory no longer holds.
   struct StoredRound {
     int64_t first_seq = 0, last_seq = 0;  // its events are among these
