@@ -466,7 +466,8 @@ std::vector<Field> job_keys(const QueueTexts& texts) {
             {.type = Type::kSitePath, .default_text = "NCCL's choice", .operational = true}),
       field("library_path", &F::library_path,
             "the site's libraries that the plug-in or the trainer needs, for the trainer's "
-            "processes: single libraries (*.so*), or folders that hold nothing else",
+            "processes, by their paths on compute nodes: single libraries (*.so*), or folders that "
+            "hold nothing else",
             {.type = Type::kSitePaths, .omit_default = true, .operational = true}),
       field("cuda_compat", &F::cuda_compat,
             "the site's folder of CUDA's forward-compatibility libraries (libcuda.so.1), for a "

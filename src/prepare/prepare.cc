@@ -43,9 +43,9 @@ std::string fixed_folder(const std::string& pattern) {
   return slash == 0 || slash == std::string::npos ? "/" : pattern.substr(0, slash);
 }
 
-// The facility as the job needs it: one task that runs xffl-tokenize.
-config::Facility for_one_task(const config::Facility& facility,
-                              const facility::Programs& programs) {
+}  // namespace
+
+config::Facility job_shape(const config::Facility& facility, const facility::Programs& programs) {
   config::Facility one = facility;
   const submit::QueueManager& manager = one.scheduler.manager();
   if (manager.one_task != nullptr) manager.one_task(one.scheduler);
@@ -55,9 +55,11 @@ config::Facility for_one_task(const config::Facility& facility,
   one.validation.clear();
   one.train_data.clear();
   for (const std::string& pattern : facility.text.files)  // an image binds the parents
-    one.train_data.push_back(fixed_folder(pattern) + "/text");
+    one.train_data.push_back((RemotePath(fixed_folder(pattern)) / "text").str());
   return one;
 }
+
+namespace {
 
 class Preparation {
  public:
@@ -119,7 +121,7 @@ class Preparation {
     files.insert(files.begin(), {std::string(kPrepareTokenizer) + "/", ""});
     files.push_back({"out/", ""});
     files.push_back({std::string(kPrepareJobFile), tokens::format_prepare_job(options)});
-    job_.submit(for_one_task(facility_, services_.programs), std::move(files));
+    job_.submit(job_shape(facility_, services_.programs), std::move(files));
   }
 
   std::optional<Prepared> look(const PrepareJob& options) {

@@ -71,13 +71,6 @@ job::JobSpec check_spec(const config::Facility& facility, int ranks) {
   return spec;
 }
 
-std::vector<std::string> paths_of(const config::Facility& facility) {
-  std::vector<std::string> paths{facility.workdir.str()};
-  paths.insert(paths.end(), facility.train_data.begin(), facility.train_data.end());
-  for (const job::ValidationSet& set : facility.validation) paths.push_back(set.path);
-  return paths;
-}
-
 class Trial {
  public:
   Trial(const config::Experiment& experiment, const config::Facility& facility,
@@ -176,8 +169,8 @@ class Trial {
   void submit() {
     std::string paths;
     for (const std::vector<std::string>& some :
-         {paths_of(facility_), facility::site_libraries(facility_)})
-      for (const std::string& path : some) paths += facility_.on_compute_nodes(path) + "\n";
+         {node_paths(facility_), facility::site_libraries(facility_)})
+      for (const std::string& path : some) paths += path + "\n";
     std::vector<remote::NewFile> files{
         {"config/", ""},
         {"out/", ""},
@@ -236,7 +229,7 @@ class Trial {
                       .ranks = shape_.world_size,
                       .gpus_per_node = shape.gpus_per_node,
                       .own_trainer = !facility_.trainer_command.empty(),
-                      .paths = paths_of(facility_),
+                      .paths = node_paths(facility_),
                       .libraries = facility::site_libraries(facility_),
                       .vocab_size = model.vocab_size,
                       .max_positions = model.max_position_embeddings,
@@ -306,6 +299,15 @@ config::Facility job_shape(const config::Facility& facility, const facility::Pro
     shape.trainer_command.push_back("check");
   }
   return shape;
+}
+
+std::vector<std::string> node_paths(const config::Facility& facility) {
+  std::vector<std::string> paths{facility.on_compute_nodes(facility.workdir.str())};
+  for (const std::string& shard : facility.train_data)
+    paths.push_back(facility.on_compute_nodes(shard));
+  for (const job::ValidationSet& set : facility.validation)
+    paths.push_back(facility.on_compute_nodes(set.path));
+  return paths;
 }
 
 std::string settings_hash(const config::Experiment& experiment, const config::Facility& facility,

@@ -38,5 +38,24 @@ facilities:
   EXPECT_EQ(job.sequence_length, 64);
 }
 
+// An image binds the parents of the training data.
+TEST(PrepareJob, NamesTheFoldersOfTheText) {
+  config::Facility facility;
+  facility.workdir = RemotePath("/scratch/me");
+  facility.compute_mounts = {"/scratch:/compute"};
+  facility.trainer_program = "/scratch/me/bin/xffl-train";
+  facility.validation = {{.name = "held out", .path = "/elsewhere/validation.xtk"}};
+  facility.world_size = 8;
+  facility.text.files = {"/scratch/it/*.jsonl", "/scratch/de/20?/part-*.jsonl",
+                         "/scratch/fr/all.jsonl", "/*.jsonl"};
+  const config::Facility shape = job_shape(facility, {});
+  EXPECT_EQ(shape.train_data, (std::vector<std::string>{"/scratch/it/text", "/scratch/de/text",
+                                                        "/scratch/fr/text", "/text"}));
+  EXPECT_TRUE(shape.validation.empty());
+  EXPECT_EQ(shape.world_size, 1);
+  EXPECT_EQ(shape.trainer_command,
+            (std::vector<std::string>{"/compute/me/bin/xffl-tokenize", "prepare"}));
+}
+
 }  // namespace
 }  // namespace xffl::prepare

@@ -33,8 +33,8 @@ std::string job_script(const config::Facility& facility, const job::JobSpec& spe
 /// for a path that cannot be bound.
 std::vector<std::string> image_command(const config::Facility& facility, const RemotePath& folder);
 
-/// The site's own libraries and folders of libraries that the trainer loads: the keys library_path,
-/// nccl_plugin and cuda_compat.
+/// The site's own libraries and folders of libraries that the trainer loads, by their paths on
+/// compute nodes: the keys library_path, nccl_plugin and cuda_compat.
 std::vector<std::string> site_libraries(const config::Facility& facility);
 
 /// The built-in trainer at the facility: the facility's key, or the program beside this xffl.

@@ -18,6 +18,9 @@ using tokens::PrepareJob;
 
 /// The options of the facility's job.
 PrepareJob prepare_job(const config::Experiment& experiment, const config::Facility& facility);
+/// The facility with the resources and the command of the job: one task that runs xffl-tokenize.
+/// Its training data lie in the folders of the text, which an image has to bind.
+config::Facility job_shape(const config::Facility& facility, const facility::Programs& programs);
 /// xffl-tokenize at the facility: beside its xffl-train.
 std::string tokenize_program(const config::Facility& facility, const facility::Programs& programs);
 

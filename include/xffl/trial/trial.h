@@ -32,6 +32,10 @@ struct Options {
 config::Facility job_shape(const config::Facility& facility, const facility::Programs& programs,
                            const Options& options);
 
+/// The folders and files of a round's job, by their paths on compute nodes. The paths of
+/// site_libraries() are those of compute nodes already.
+std::vector<std::string> node_paths(const config::Facility& facility);
+
 /// SHA-256 of the settings on which the results depend: the job's script, the training without its
 /// number of steps, the model's config.json. Throws kNotFound without a model.
 std::string settings_hash(const config::Experiment& experiment, const config::Facility& facility,
