@@ -70,18 +70,23 @@ Event UpdateFetch::fetch(int attempt, std::stop_token stop) {
   throw Error(ErrorKind::kIo, "an update was damaged on this machine, or its input model was");
 }
 
-UpdateFetch::Expected UpdateFetch::expected_update() const {
+uint64_t max_update_bytes(const std::vector<checkpoint::TensorSpec>& tensors) {
   constexpr uint64_t kOtherFiles = 64u << 20;  // configuration, tokenizer, headers
+  uint64_t bytes = kOtherFiles;
+  for (const checkpoint::TensorSpec& tensor : tensors)
+    bytes += static_cast<uint64_t>(tensor.num_elements()) * sizeof(float);
+  return bytes;
+}
+
+UpdateFetch::Expected UpdateFetch::expected_update() const {
   Expected expected;
   expected.max_positions = site_.with_full_model([&](const checkpoint::Hashes& hashes) {
     const checkpoint::ModelFolder verified(site_.full_model(), hashes);
     return checkpoint::read_llama_config(site_.full_model()).max_position_embeddings;
   });
-  expected.max_bytes = kOtherFiles;
   site_.with_base_model([&](const checkpoint::Hashes& hashes) {
-    const checkpoint::ModelFolder base(site_.base_model(), hashes);
-    for (const checkpoint::TensorSpec& tensor : base.tensors())
-      expected.max_bytes += static_cast<uint64_t>(tensor.num_elements()) * sizeof(float);
+    expected.max_bytes =
+        max_update_bytes(checkpoint::ModelFolder(site_.base_model(), hashes).tensors());
   });
   expected.max_change = max_change();
   if (expected.max_change > 0) expected.base_norm = base_norm();

@@ -15,6 +15,7 @@
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/checkpoint/safetensors.h"
 #include "xffl/facility/context.h"
 #include "xffl/facility/driver.h"
 #include "xffl/facility/kept_allocation.h"
@@ -197,6 +198,9 @@ class FacilityJob {
   Site& site_;
   std::string last_metrics_line_;
 };
+
+/// The most bytes of an update of these tensors: float32 values, and 64 MiB for the other files.
+uint64_t max_update_bytes(const std::vector<checkpoint::TensorSpec>& tensors);
 
 // Brings the facility's update here and verifies it; restores a stored update with damaged files.
 class UpdateFetch {

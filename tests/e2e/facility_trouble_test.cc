@@ -300,6 +300,49 @@ class ObservedClock final : public Clock {
   std::atomic<milliseconds> elapsed{milliseconds(0)};
 };
 
+// A removal takes longer than two rounds: the rounds that ended meanwhile are removed after it.
+TEST_F(InProcessFederation, RoundsThatEndDuringARemovalAreRemovedAfterIt) {
+  project_.set_rounds(5);
+  project_.set_policy("{on_missing: wait, keep_rounds: 9, poll_interval: 20ms}");
+  project_.write_config();
+  EXPECT_EQ(run().rounds_published, 5);
+  ASSERT_EQ(names_in(facility_folder("alba"), "r0").size(), 5u);
+
+  config::Experiment experiment = config::load_experiment(project_.path());
+  experiment.policy.keep_rounds = 1;
+  const history::RunFolder folder{project_.path() / "runs", RunName("0001")};
+  facility::Services made = facility::make_services(clock_, project_.path());
+  std::atomic<bool> removes{false}, goes_on{false};
+  made.connect = [&](const config::Facility&) -> std::shared_ptr<remote::Session> {
+    return std::make_shared<WatchedSession>([](const std::string&, const RemotePath&) {},
+                                            [&](const std::stop_token&) {
+                                              removes = true;
+                                              EXPECT_TRUE(await([&] { return goes_on.load(); }));
+                                            });
+  };
+  history::RunHistory history(folder.journal());
+  const facility::Observer none;
+  history::StatusFile live(folder.live(), made.clock);
+  facility::Context context{
+      experiment, folder, made, none, history, live, *history.state().identity, {}};
+  upkeep::RetentionWorker cleaner(context);
+  for (int round = 2; round <= 5; ++round) {
+    const auto plan = plan::next_round(experiment, context.identity,
+                                       {.rounds_published = round - 1,
+                                        .model_sha256 = history.model_sha256(round - 1),
+                                        .accepted = {}});
+    ASSERT_TRUE(plan);
+    cleaner.after(*plan);
+    if (round == 2) {
+      EXPECT_TRUE(await([&] { return removes.load(); }));
+    }
+  }
+  goes_on = true;
+  cleaner.finish({});
+  EXPECT_EQ(names_in(facility_folder("alba"), "r0"), std::vector<std::string>{"r0005"});
+  EXPECT_EQ(names_in(facility_folder("brno"), "r0"), std::vector<std::string>{"r0005"});
+}
+
 // One facility needs hours to remove its old rounds: the others' are removed, and the end of the
 // run waits for 120 s of simulated time.
 TEST_F(InProcessFederation, ASlowRemovalDelaysTheEndOfTheRunBy120Seconds) {

@@ -101,6 +101,19 @@ TEST_F(MissingEvidence, AnAcceptedUpdateSurvivesAnUnreachableFacility) {
   EXPECT_TRUE(names_in(update.parent_path(), "update.damaged").empty());
 }
 
+// The facility answers, has the run's folder and no report: waiting cannot bring the update back.
+TEST_F(MissingEvidence, AnAcceptedUpdateThatIsGoneOnBothSidesIsTrainedAgain) {
+  project_.release("alba");
+  run_until("update_accepted", 1);
+  write_file_atomic(project_.run_folder() / "r0001/alba/update/model.safetensors", "damaged");
+  const fs::path rounds = facility_folder("alba");
+  for (const std::string& round : names_in(rounds, "r0001")) fs::remove_all(rounds / round);
+  project_.release();
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_EQ(project_.count_events("update_lost"), 1);
+  EXPECT_EQ(project_.trainings(), (std::vector<std::string>{"alba 1 1", "alba 1 2", "brno 1 1"}));
+}
+
 // A read error is no proof of damage.
 TEST_F(MissingEvidence, AnUnreadableStoredUpdateIsNotDamaged) {
   project_.release("alba");
