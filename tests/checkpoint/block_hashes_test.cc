@@ -17,6 +17,7 @@ namespace xffl::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
+using test::kind_of;
 using test::Thrown;
 using test::thrown_by;
 using testing::HasSubstr;
@@ -133,6 +134,19 @@ TEST_F(HashedFolder, WithoutASidecarTheRootHashDecides) {
   EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt);
   EXPECT_THAT(thrown.message, HasSubstr("model.safetensors is damaged"));
   EXPECT_FALSE(fs::exists(block_hashes_path(folder_)));
+}
+
+TEST_F(HashedFolder, AFileOfManyBlocksIsCheckedByBlock) {
+  const fs::path path = folder_ / "tokenizer.json";
+  write_file_atomic(path, some_bytes(3 * (1 << 20) + 5));
+  const Manifest manifest = make_manifest(folder_);
+  const ManifestFile& file = *manifest.find("tokenizer.json");
+  EXPECT_NO_THROW(check_blocks(path, file));
+  for (const size_t at : {size_t{0}, size_t{1 << 20}, size_t{3 << 20}}) {
+    flip(path, at);
+    EXPECT_EQ(kind_of([&] { check_blocks(path, file); }), ErrorKind::kCorrupt) << at;
+    flip(path, at);
+  }
 }
 
 TEST_F(HashedFolder, ADamagedManifestIsWrittenAgain) {

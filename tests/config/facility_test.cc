@@ -65,11 +65,15 @@ TEST(RemoteFacility, HasTypedSettings) {
 }
 
 TEST(RemoteFacility, PathsOfComputeNodesFollowFromTheDeepestMount) {
-  const Facility facility =
-      parse(
-          site_with("modules:",
-                    "compute_mounts: [/scratch, \"/scratch/me:/compute/m\", /data]\n    modules:"))
-          .facilities.at(0);
+  const auto with_mounts = [](const std::string& mounts) {
+    return parse(site_with("modules:", "compute_mounts: [" + mounts + "]\n    modules:"))
+        .facilities.at(0);
+  };
+  EXPECT_EQ(with_mounts("\"/scratch/me:/compute/m\", /scratch")
+                .on_compute_nodes(std::string("/scratch/me/xffl")),
+            "/compute/m/xffl")
+      << "in either order";
+  const Facility facility = with_mounts("/scratch, \"/scratch/me:/compute/m\", /data");
   const auto there = [&](const char* path) { return facility.on_compute_nodes(std::string(path)); };
   EXPECT_EQ(there("/scratch/me/xffl"), "/compute/m/xffl");
   EXPECT_EQ(there("/scratch/me"), "/compute/m");

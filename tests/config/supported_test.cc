@@ -85,6 +85,18 @@ TEST(Supported, EachFacilityIsCheckedWithItsRanksAndData) {
                           HasSubstr("('borea')"), testing::Not(HasSubstr("('alba')"))));
 }
 
+// The ranks that share a batch and shards are those of one group.
+TEST(Supported, GroupsAreCheckedWithTheRanksOfAGroup) {
+  const std::string groups = "groups: {count: 2, exchange: gradients}\n  ";
+  EXPECT_THAT(problems_of(groups + "precision: bf16\n  gradient_dtype: bf16"),
+              AllOf(HasSubstr("with 2 micro-batches a step on each rank"), HasSubstr("('borea')"),
+                    testing::Not(HasSubstr("('alba')"))));
+  EXPECT_THAT(problems_of(groups + "sharding: hybrid\n  shard_group_size: 8",
+                          "training: {sharding: none, shard_group_size: 0}"),
+              AllOf(HasSubstr("training.shard_group_size is 8, which does not divide the 4 ranks"),
+                    HasSubstr("('alba')")));
+}
+
 TEST(Supported, OtherTrainersAreNotChecked) {
   EXPECT_THAT(problems_of("seed: 1", "training: {precision: fp32, masters: split}"),
               HasSubstr("only with bf16"));

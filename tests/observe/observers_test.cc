@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include "journal_follower.h"
 #include "support/await.h"
 #include "support/temp_dir.h"
 #include "xffl/base/file.h"
@@ -71,6 +72,22 @@ TEST_F(ObserversTest, KeepTheFileUpToDate) {
   EXPECT_EQ(info.st_mode & 0777, 0644u) << "the collector is another user";
   for (const auto& entry : fs::directory_iterator(folder_.path()))
     EXPECT_THAT(entry.path().string(), Not(HasSubstr(".tmp")));
+}
+
+// A hook takes seconds: an event that is recorded meanwhile comes with the next look.
+TEST_F(ObserversTest, AnEventThatIsRecordedDuringAReadingFollowsWithTheNext) {
+  JournalFollower follower(run_.journal());
+  std::vector<int64_t> seen;
+  const auto look = [&](bool records) {
+    follower.read([&](const history::StoredEvent& event) {
+      seen.push_back(event.seq);
+      if (records) record({1}, history::Published{std::string(64, '1')});
+    });
+  };
+  look(true);
+  EXPECT_EQ(seen, (std::vector<int64_t>{1}));
+  look(false);
+  EXPECT_EQ(seen, (std::vector<int64_t>{1, 2}));
 }
 
 TEST_F(ObserversTest, WriteTheHeartbeatWithoutEvents) {

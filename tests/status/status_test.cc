@@ -146,6 +146,12 @@ TEST_F(Status, NamesTheRuleThatEndedTheTraining) {
   EXPECT_EQ(parse_json(format_status_json(status_), "status")["stop_rule"]["rule"], "loss_below");
 }
 
+TEST_F(Status, AJobsOutputCannotControlTheTerminal) {
+  attempt(kBrno).failure = "exit code 1: \033]0;title\007\r\n\033[2J";
+  EXPECT_THAT(line("  brno"), HasSubstr("exit code 1"));
+  EXPECT_EQ(text().find_first_of("\033\r\007"), std::string::npos) << text();
+}
+
 TEST_F(Status, GivesTheReasonOfAStopAndOfAMissingFacility) {
   facility(1, kBrno).missing = "its job failed";
   EXPECT_EQ(line("  brno"), "  brno: missing  (its job failed)");

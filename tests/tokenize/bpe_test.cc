@@ -203,6 +203,24 @@ TEST_F(Bpe, AcceptsMergesAsPairsAndPatternsAsStrings) {
   EXPECT_EQ(by_plus.decode(by_plus.encode("a+b  c")), "a+b  c");
 }
 
+// Files before tokenizers 0.13 lack the key.
+TEST_F(Bpe, WithoutUseRegexTheWordsOfGpt2AreSplit) {
+  Json json = golden();
+  json["pre_tokenizer"] = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}};
+  // The last merge becomes one of a digit and a letter, which are different words.
+  Json& model = json["model"];
+  const auto parts = model["merges"].back().get<std::vector<std::string>>();
+  model["vocab"]["1a"] = model["vocab"][parts.at(0) + parts.at(1)];
+  model["vocab"].erase(parts[0] + parts[1]);
+  model["merges"].back() = {"1", "a"};
+  const size_t without_key = Tokenizer(save(json)).encode("1a").size();
+  json["pre_tokenizer"]["use_regex"] = true;
+  EXPECT_EQ(without_key, Tokenizer(save(json)).encode("1a").size());
+  json["pre_tokenizer"]["use_regex"] = false;
+  EXPECT_EQ(without_key, Tokenizer(save(json)).encode("1a").size() + 1);
+}
+
 TEST_F(Bpe, LoadsTheTokenizerOfAFolder) {
   EXPECT_EQ(test::thrown_by([&] { Tokenizer{dir_.path()}; }).kind, ErrorKind::kNotFound);
   save(golden());

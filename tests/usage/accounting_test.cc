@@ -100,6 +100,15 @@ TEST(AccountingInTheLedger, KnowsJobsThatLeftNoTrace) {
               ElementsAre("7 0 lost accounting 100", "6 0 lost accounting 6"));
 }
 
+TEST(AccountingInTheLedger, GpusAreThoseOfAllNodes) {
+  AccountedRun run;
+  run.job(1, 1, "6", false, std::vector<job::JobStart>{});
+  const Ledger ledger = make_ledger(run.events(), {{kSite, 4}}, {{kSite, {accounted(0, 3, "6")}}});
+  ASSERT_EQ(ledger.rows.size(), 1u);
+  EXPECT_EQ(ledger.rows[0].nodes, 2);
+  EXPECT_EQ(ledger.rows[0].gpus, 8);
+}
+
 TEST(AccountingInTheLedger, TheRestOfAKeptAllocationBelongsToItsLastPart) {
   AccountedRun run;
   job::JobStart first = stamped(10, {}), second = stamped(150, 200);

@@ -49,6 +49,10 @@ TEST_F(Sign, TheNewestModelIsSignedAndVerified) {
   EXPECT_EQ(json.at("_type"), "https://in-toto.io/Statement/v1");
   EXPECT_EQ(json.at("subject").at(0).at("digest").at("sha256"), result.model_sha256);
   EXPECT_EQ(json.at("predicate").at("participants").size(), 2u);
+  EXPECT_EQ(json.at("predicate").at("base_sha256"),
+            checkpoint::read_manifest(history::RunFolder(runs(), RunName("0001")).global(1))
+                .root_sha256())
+      << "the model of round 1";
 }
 
 TEST_F(Sign, EachRoundHasItsStatementAndASecondSignatureReplacesTheFirst) {
