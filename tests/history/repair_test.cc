@@ -189,11 +189,12 @@ TEST_F(Repair, TheMirrorIsCompletedWhenTheDiskHasSpaceAgain) {
   // The mirror escapes what is escaped already: it needs twice the space of the database.
   std::string quotes;
   for (int i = 0; i < 200'000; ++i) quotes += "\\\"";
+  journal->append({.kind = "tick"});  // the completion keeps the lines since the opening
   journal->append({.kind = "tick", .payload = "{\"a\":\"" + quotes + "\"}"});
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
-  EXPECT_LT(std::ranges::count(read_file(mirror_, 1 << 22), '\n'), 6) << "the test tells nothing";
+  EXPECT_LT(std::ranges::count(read_file(mirror_, 1 << 22), '\n'), 7) << "the test tells nothing";
   journal->append({.kind = "tick"});
-  EXPECT_EQ(std::ranges::count(read_file(mirror_, 1 << 22), '\n'), 7);
+  EXPECT_EQ(std::ranges::count(read_file(mirror_, 1 << 22), '\n'), 8);
 }
 
 }  // namespace

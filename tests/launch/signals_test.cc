@@ -30,8 +30,11 @@ void await(const std::function<bool()>& done) {
 // A launcher in the background, whose ranks create a file "ready.<rank>".
 class Launcher {
  public:
-  Launcher(int world_size, const std::string& shell_line, int grace_ms = 5000) {
+  Launcher(int world_size, const std::string& shell_line, int grace_ms = 5000,
+           int signal_grace_ms = 0) {
     ProcessSpec spec = launcher(world_size, shell_line, grace_ms);
+    if (signal_grace_ms > 0)
+      spec.env = {{"XFFL_TEST_SIGNAL_GRACE_MS", std::to_string(signal_grace_ms)}};
     spec.cwd = dir_.path();
     pid_ = start_detached(spec, dir_ / "out");
     for (int rank = 0; rank < world_size; ++rank)
@@ -85,6 +88,16 @@ TEST(LauncherSignals, TermThenKillAfterTheGrace) {
   Launcher launcher(2, std::string("trap '' TERM; ") + kReady, 200);
   launcher.signal(SIGTERM);
   EXPECT_EQ(launcher.wait(), 128 + SIGKILL);
+}
+
+// Ranks save their state after Slurm's SIGTERM: they have longer than ranks that end with another.
+TEST(LauncherSignals, TheGraceAfterASignalIsItsOwn) {
+  Launcher launcher(2, std::string("trap 'sleep 1; echo saved; exit 0' TERM; ") + kReady, 100,
+                    60000);
+  launcher.signal(SIGTERM);
+  EXPECT_EQ(launcher.wait(), 0);
+  const std::string output = launcher.output();
+  EXPECT_THAT(output, testing::AllOf(HasSubstr("[0] saved\n"), HasSubstr("[1] saved\n")));
 }
 
 TEST(LauncherSignals, ASecondInterruptDoesNotWaitForTheGrace) {

@@ -69,7 +69,7 @@ TEST(HeadLoss, SeveralChunksAndBlocksEqualAutograd) {
     expect_equal(c, dtype, tolerance);
   };
   expect_chunks(900, 70000, at::kDouble, 1e-12);  // 479 rows a chunk, 3 rows a block
-  expect_chunks(6500, 40, at::kFloat, 1e-5);       // 2048 rows a chunk
+  expect_chunks(6500, 40, at::kFloat, 1e-5);      // 2048 rows a chunk
 }
 
 TEST(HeadLoss, Bf16StaysWithinItsRounding) {

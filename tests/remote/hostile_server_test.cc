@@ -243,6 +243,24 @@ TEST_F(HostileServerTest, AListingThatNeverEndsIsRejected) {
   }
 }
 
+// A token of the file system has expired: the file may be there.
+TEST_F(HostileServerTest, ADeniedLookIsNoAbsence) {
+  for (const uint32_t code : {2u, 3u}) {
+    all({.on_request = [code](const SftpPacket& request) -> std::optional<std::string> {
+          if (request.type != test::kSftpLstat) return std::nullopt;
+          return test::sftp_status(request.id, code);
+        }},
+        "sftp");
+    const auto session = make_ssh_session(settings(false));
+    const auto look = [&] { return session->stat(RemotePath(file_.string())); };
+    if (code == 2) {
+      EXPECT_EQ(look(), std::nullopt) << "no such file";
+    } else {
+      EXPECT_EQ(error_of([&] { look(); }).kind(), ErrorKind::kIo);
+    }
+  }
+}
+
 // A host that accepts connections and says nothing: the connecting thread and the thread that waits
 // for the connection both obey a stop request.
 TEST_F(HostileServerTest, AStopEndsAConnectionAttempt) {

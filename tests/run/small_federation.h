@@ -218,10 +218,11 @@ class SmallFederation : public testing::Test {
   std::function<std::shared_ptr<submit::Scheduler>(const config::Facility&)> make_scheduler_;
 
   // The federation's input model; element i of a tensor is (i % 8) / 8.
-  void write_model(int64_t vocab_size = 16) const {
+  void write_model(int64_t vocab_size = 16,
+                   checkpoint::Dtype norm_dtype = checkpoint::Dtype::kBF16) const {
     const std::vector<checkpoint::TensorSpec> tensors = {
         {"model.embed_tokens.weight", checkpoint::Dtype::kBF16, {vocab_size, 8}},
-        {"model.norm.weight", checkpoint::Dtype::kBF16, {8}}};
+        {"model.norm.weight", norm_dtype, {8}}};
     checkpoint::ModelWriter writer(folder_ / "model", tensors);
     for (const checkpoint::TensorSpec& tensor : tensors) {
       std::vector<float> values(static_cast<size_t>(tensor.num_elements()));

@@ -345,5 +345,18 @@ TEST_F(Federation, WithLoraTheAdapterIsTrainedAndTheModelStays) {
   EXPECT_FALSE(fs::exists(jobs[0].adapter_path)) << "policy.keep_rounds is 1";
 }
 
+// The model under an adapter keeps all its numbers.
+TEST_F(Federation, WithLoraAModelOfSeveralTypesIsKeptInFloat32) {
+  write_model(16, checkpoint::Dtype::kF32);
+  EXPECT_EQ(
+      run("training: {steps_per_round: 4, batch_size: 2, micro_batch_size: 2, lora: {rank: 2, "
+          "alpha: 4, target_modules: [q_proj]}}\n")
+          .rounds_published,
+      1);
+  const checkpoint::ModelFolder adapted(run_folder().adapted());
+  for (const checkpoint::TensorSpec& tensor : adapted.tensors())
+    EXPECT_EQ(tensor.dtype, checkpoint::Dtype::kF32) << tensor.name;
+}
+
 }  // namespace
 }  // namespace xffl::run

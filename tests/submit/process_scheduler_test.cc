@@ -115,6 +115,22 @@ TEST_F(ProcessScheduler, AReusedPidIsNotTheJob) {
   ::waitpid(other, nullptr, 0);
 }
 
+// The children of that session are newer than the job, and no part of it.
+TEST_F(ProcessScheduler, TheChildrenOfAReusedPidAreNotTheJob) {
+  const std::string line = "sleep 60 & echo $! >child; wait";
+  const pid_t other =
+      start_detached({.argv = {"sh", "-c", line}, .cwd = folder_}, folder_ / "other.out");
+  await([&] { return exists("child") && !content("child").empty(); });
+  const pid_t child = std::stoi(content("child"));
+  const JobId id(std::to_string(other) + "." +
+                 std::to_string(process_start_ticks(other).value() - 1));
+  EXPECT_EQ(status(id).state, JobState::kEnded);
+  scheduler_->cancel({id, "job-a"}, {});
+  EXPECT_TRUE(process_start_ticks(child)) << "a stranger's process was killed";
+  ::kill(-other, SIGKILL);
+  ::waitpid(other, nullptr, 0);
+}
+
 TEST_F(ProcessScheduler, SignalsNothingForAnInvalidId) {
   // A signal for any of these ids would kill this test program.
   for (const char* id : {"0.0", "1.1", "+1.5", "0.5", "abc", "4000000000.1", "12", "12."})

@@ -33,5 +33,23 @@ TEST(GroupExchange, WeighsAGroupByItsTokensSinceTheLastExchange) {
   });
 }
 
+// A unit travels in pieces of 4 Mi elements.
+TEST(GroupExchange, AllPiecesOfALargeUnitAreExchanged) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  test::run_ranks(2, [](comm::Group& world) {
+    const JobGroups groups(world, 2);
+    constexpr int64_t kElements = (2 << 22) + 1000;
+    shard::FlatParameters flat({{{kElements}, 0, true}}, {});
+    job::RankGroups settings;
+    settings.count = 2;
+    settings.interval = 1;
+    GroupExchange exchange(groups, flat, settings, at::kCPU);
+    const at::Tensor places = at::arange(kElements, at::kFloat);
+    flat.states().at(0).master_S.narrow(0, 0, kElements).copy_(places * (1 + 2 * groups.index()));
+    exchange.after_step(1, 1);
+    EXPECT_TRUE(shard::master(flat, 0).equal(places * 2));
+  });
+}
+
 }  // namespace
 }  // namespace xffl::train

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <set>
+
 #include "folders.h"
 
 namespace xffl::transfer {
@@ -16,6 +18,7 @@ class HostileSession final : public test::FakeSession {
   std::map<std::string, FileInfo> wrong_infos;
   std::string endless;  // a path whose reads always fill the buffer
   std::function<void(const RemotePath&, uint64_t)> on_read;
+  std::set<uint64_t> wrong_once;  // places of bytes that are wrong when they are read first
 
   std::optional<FileInfo> stat(const RemotePath& path) override {
     const auto wrong = wrong_infos.find(path.str());
@@ -23,7 +26,14 @@ class HostileSession final : public test::FakeSession {
   }
   size_t read(const RemotePath& path, uint64_t offset, std::span<std::byte> out) override {
     if (on_read) on_read(path, offset);
-    if (path.str() != endless) return FakeSession::read(path, offset, out);
+    if (path.str() != endless) {
+      const size_t size = FakeSession::read(path, offset, out);
+      const auto first = wrong_once.lower_bound(offset),
+                 last = wrong_once.lower_bound(offset + size);
+      for (auto at = first; at != last; ++at) out[*at - offset] ^= std::byte{1};
+      wrong_once.erase(first, last);
+      return size;
+    }
     std::fill(out.begin(), out.end(), std::byte{'x'});
     highest = std::max(highest, offset + out.size());
     return out.size();
@@ -88,6 +98,16 @@ TEST_F(HostileFetch, AByteThatIsWrongOnceIsFetchedAgain) {
   };
   fetch(facility_, from_, manifest_of(files_).root_sha256(), max_bytes_, to_, {});
   EXPECT_EQ(local_files(to_), with_manifest(files_));
+}
+
+// Each chunk has its own three fetches.
+TEST_F(HostileFetch, ManyChunksMayEachBeWrongOnce) {
+  constexpr uint64_t kChunk = 1u << 20;
+  put_remote(facility_, "/out", files_, kChunk);
+  for (uint64_t chunk = 0; chunk < 5; ++chunk) facility_.wrong_once.insert(chunk * kChunk + 2000);
+  fetch(facility_, from_, manifest_of(files_, kChunk).root_sha256(), max_bytes_, to_, {});
+  EXPECT_EQ(local_files(to_), with_manifest(files_, kChunk));
+  EXPECT_TRUE(facility_.wrong_once.empty());
 }
 
 TEST_F(HostileFetch, ReportsBothSizesOfAFileOfTheWrongSize) {
