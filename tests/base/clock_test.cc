@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <ctime>
+
 namespace xffl {
 namespace {
 
@@ -9,6 +12,17 @@ TEST(FormatUtc, IsParsedBackByParseUtc) {
   const Clock::UtcTime time{std::chrono::milliseconds(1'772'368'496'789)};
   EXPECT_EQ(format_utc(time), "2026-03-01T12:34:56.789Z");
   EXPECT_EQ(parse_utc(format_utc(time)), time);
+}
+
+TEST(ParseUtc, DoesNotDependOnTheTimeZone) {
+  const char* before = std::getenv("TZ");
+  const std::string zone = before != nullptr ? before : "";
+  ::setenv("TZ", "XXX+7", 1);
+  ::tzset();
+  const auto time = parse_utc("2026-03-01T12:34:56.789Z");
+  before != nullptr ? ::setenv("TZ", zone.c_str(), 1) : ::unsetenv("TZ");
+  ::tzset();
+  EXPECT_EQ(time, Clock::UtcTime{std::chrono::milliseconds(1'772'368'496'789)});
 }
 
 TEST(ParseUtc, RejectsOtherFormats) {

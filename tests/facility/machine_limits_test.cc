@@ -65,6 +65,17 @@ TEST(MachineLimits, AnAdvancingTrainingUsesNoBudget) {
   EXPECT_TRUE(resumed_with(stopped).action<Push>());
 }
 
+TEST(MachineLimits, ATrainingThatRegainsLostStepsDoesNotAdvance) {
+  std::vector<history::Attempt> attempts;
+  for (const int64_t steps : {5, 3, 5, 3}) {
+    attempts.push_back(failed_attempt(static_cast<int>(attempts.size()) + 1, false));
+    attempts.back().steps = steps;
+  }
+  const MachineFixture spent = resumed_with(attempts);
+  EXPECT_TRUE(spent.action<Finish>());
+  EXPECT_THAT(*spent.last.machine.known.missing, HasSubstr("policy.rerun_budget is 2"));
+}
+
 TEST(MachineLimits, ASubmissionBeforeARestartGetsItsSettleTime) {
   history::Attempt open{.number = 1, .nonce = {}};
   open.pushed = open.submit_intended = true;

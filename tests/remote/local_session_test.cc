@@ -88,6 +88,14 @@ TEST_F(LocalSession, RemovesALinkAndKeepsItsTarget) {
   EXPECT_TRUE(fs::exists(dir_ / "kept/sub/file"));
 }
 
+// An interrupted write of a longer text has left its temporary file.
+TEST_F(LocalSession, ATextIsWholeAfterAnInterruptedWrite) {
+  write_file_atomic(dir_ / "job.json.tmp", "a longer text");
+  write_text_atomic(*session_, at("job.json"), "text");
+  EXPECT_EQ(read_file(dir_ / "job.json", 100), "text");
+  EXPECT_FALSE(fs::exists(dir_ / "job.json.tmp"));
+}
+
 TEST_F(LocalSession, MakesPrivateFilesAndFolders) {
   session_->make_dirs(at("a/b"));
   session_->write(at("a/b/file"), 0, {});

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <optional>
@@ -265,6 +267,26 @@ TEST_F(Watch, APipeGetsAFramePerChangeWithAllFacilities) {
   EXPECT_THAT(result.out, Not(HasSubstr("\033")));
   EXPECT_THAT(result.out, Not(HasSubstr(" more: ")));
   EXPECT_THAT(result.out, AllOf(HasSubstr("site10"), HasSubstr("site23"), HasSubstr("time limit")));
+}
+
+// A kill changes no file of the run: the lock alone tells that nobody holds it.
+TEST_F(Watch, EndsWhenTheCoordinatorIsKilled) {
+  end_coordinator();
+  const auto ready = dir_ / "ready";
+  const pid_t coordinator = ::fork();
+  if (coordinator == 0) {
+    const history::RunHistory holder(folder_.journal());
+    write_file_atomic(ready, "");
+    for (;;) ::pause();
+  }
+  EXPECT_TRUE(test::await([&] { return std::filesystem::exists(ready); }));
+  const ProcessResult result = in_pipe(dir_, status({}), [&](const AwaitText& await) {
+    EXPECT_TRUE(await("updated"));
+    ::kill(coordinator, SIGKILL);
+    ::waitpid(coordinator, nullptr, 0);
+  });
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.out, HasSubstr("continue with: xffl run")) << result.err;
 }
 
 TEST_F(Watch, PrintsAJsonLinePerChange) {

@@ -1,0 +1,37 @@
+#include "checkpoint_files.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "support/temp_dir.h"
+#include "xffl/base/file.h"
+#include "xffl/base/sha256.h"
+
+namespace xffl::train {
+namespace {
+
+// Eight files are hashed at a time.
+TEST(DamagedFile, IsFoundAmongManyParts) {
+  const test::TempDir dir;
+  Json files;
+  std::vector<std::string> names;
+  for (int i = 0; i < 20; ++i) {
+    names.push_back("part-" + std::to_string(10 + i));
+    const std::string bytes(100, static_cast<char>('a' + i));
+    write_file_atomic(dir / names.back(), bytes);
+    files[names.back()] = {{"size", bytes.size()}, {"sha256", sha256_hex(bytes)}};
+  }
+  EXPECT_EQ(damaged_file(dir.path(), files), "");
+  for (const std::string& name : names) {
+    const std::string good = read_file(dir / name, 1000);
+    write_file_atomic(dir / name, std::string(100, '!'));
+    EXPECT_EQ(damaged_file(dir.path(), files), name);
+    write_file_atomic(dir / name, good.substr(1));
+    EXPECT_EQ(damaged_file(dir.path(), files), name) << "shorter";
+    write_file_atomic(dir / name, good);
+  }
+}
+
+}  // namespace
+}  // namespace xffl::train
