@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <set>
+#include <map>
 
 #include "folders.h"
 
@@ -18,7 +18,7 @@ class HostileSession final : public test::FakeSession {
   std::map<std::string, FileInfo> wrong_infos;
   std::string endless;  // a path whose reads always fill the buffer
   std::function<void(const RemotePath&, uint64_t)> on_read;
-  std::set<uint64_t> wrong_once;  // places of bytes that are wrong when they are read first
+  std::map<uint64_t, int> wrong_reads;  // bytes, and how often they are still read wrong
 
   std::optional<FileInfo> stat(const RemotePath& path) override {
     const auto wrong = wrong_infos.find(path.str());
@@ -28,10 +28,11 @@ class HostileSession final : public test::FakeSession {
     if (on_read) on_read(path, offset);
     if (path.str() != endless) {
       const size_t size = FakeSession::read(path, offset, out);
-      const auto first = wrong_once.lower_bound(offset),
-                 last = wrong_once.lower_bound(offset + size);
-      for (auto at = first; at != last; ++at) out[*at - offset] ^= std::byte{1};
-      wrong_once.erase(first, last);
+      for (auto& [place, left] : wrong_reads) {
+        if (place < offset || place >= offset + size || left == 0) continue;
+        out[place - offset] ^= std::byte{1};
+        --left;
+      }
       return size;
     }
     std::fill(out.begin(), out.end(), std::byte{'x'});
@@ -101,13 +102,13 @@ TEST_F(HostileFetch, AByteThatIsWrongOnceIsFetchedAgain) {
 }
 
 // Each chunk has its own three fetches.
-TEST_F(HostileFetch, ManyChunksMayEachBeWrongOnce) {
+TEST_F(HostileFetch, EachChunkMayBeWrongTwice) {
   constexpr uint64_t kChunk = 1u << 20;
   put_remote(facility_, "/out", files_, kChunk);
-  for (uint64_t chunk = 0; chunk < 5; ++chunk) facility_.wrong_once.insert(chunk * kChunk + 2000);
+  for (uint64_t chunk = 0; chunk < 4; ++chunk) facility_.wrong_reads[chunk * kChunk + 2000] = 2;
   fetch(facility_, from_, manifest_of(files_, kChunk).root_sha256(), max_bytes_, to_, {});
   EXPECT_EQ(local_files(to_), with_manifest(files_, kChunk));
-  EXPECT_TRUE(facility_.wrong_once.empty());
+  for (const auto& [place, left] : facility_.wrong_reads) EXPECT_EQ(left, 0) << place;
 }
 
 TEST_F(HostileFetch, ReportsBothSizesOfAFileOfTheWrongSize) {
