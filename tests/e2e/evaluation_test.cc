@@ -104,6 +104,26 @@ TEST(Evaluation, AFailureDoesNotFailTheRun) {
   }
 }
 
+TEST(Evaluation, AFailureDoesNotEndTheOthersEvaluations) {
+  Project project;
+  project.set_fault("alba", "crash@2!");
+  set_up(project);
+  project.set_validation("brno", "it");
+  project.set_policy("{on_missing: fail, max_attempts: 2, poll_interval: 20ms}");
+  project.set_hold();
+  project.write_config();
+  auto run = project.start_run();
+  project.hold("brno", 2);
+  project.release();  // all rounds but that one
+  EXPECT_TRUE(project.await_events("attempt_failed", 2));
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // alba's part of the round ends
+  project.release("brno", 2);
+  EXPECT_EQ(run.finish(), 0);
+  const Json status =
+      parse_json(project.xffl({"status", "-p", project.path().string(), "--json"}).out, "status");
+  EXPECT_EQ(status["evaluation"]["facilities"]["brno"]["state"], "accepted") << status.dump();
+}
+
 TEST(Evaluation, CanBeTurnedOffBeforeAndWhileItRuns) {
   Project project;
   set_up(project, ", evaluate_last: false");

@@ -6,6 +6,10 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
+#include "xffl/base/sha256.h"
+#include "xffl/history/run_folder.h"
+#include "xffl/history/run_history.h"
+#include "xffl/usage/accounting.h"
 
 namespace xffl {
 namespace {
@@ -76,6 +80,23 @@ TEST(Doctor, FailsForAMissingModel) {
   const ProcessResult result = project.xffl({"doctor", "-p", path});
   EXPECT_EQ(result.exit_code, exit_code(ErrorKind::kFailed));
   EXPECT_NE(result.out.find("FAILED"), std::string::npos) << result.out;
+}
+
+TEST(Doctor, FailsForTheFirstOfSeveralFacilities) {
+  Project project;
+  const std::filesystem::path file = project.path() / "xffl.yaml";
+  std::string yaml = read_file(file, 1 << 20);
+  const std::string shard = "/data/unused.tokens";
+  for (size_t at = 0; (at = yaml.find(shard, at)) != std::string::npos;)
+    yaml.replace(at, shard.size(), file.string());  // a file that exists
+  const size_t at = yaml.find("workdir:");          // alba's
+  ASSERT_NE(at, std::string::npos) << yaml;
+  yaml.replace(at, yaml.find('\n', at) - at, "workdir: " + file.string() + "/no-folder");
+  write_file_atomic(file, yaml);
+  const ProcessResult result = project.xffl({"doctor", "-p", project.path().string()});
+  EXPECT_EQ(result.exit_code, exit_code(ErrorKind::kFailed)) << result.out << result.err;
+  const ProcessResult brno = project.xffl({"doctor", "brno", "-p", project.path().string()});
+  EXPECT_EQ(brno.exit_code, 0) << brno.out;
 }
 
 // Without this check a job would find the damage only after its time in the queue.
@@ -186,6 +207,56 @@ TEST(Plan, ShowsTheRoundsThatFitIntoEachBudget) {
   ASSERT_EQ(budgets.size(), 2u);
   EXPECT_EQ(budgets[1]["key"], "policy.budget");
   EXPECT_EQ(budgets[1]["round_node_hours"], 4);
+}
+
+TEST(Plan, AFacilitysBudgetIsSpentByItsOwnJobs) {
+  Project project;
+  for (const char* name : {"alba", "brno"})
+    project.place(name, {.yaml = "    scheduler: slurm\n    slurm: {nodes: 2, time: 1h}\n",
+                         .trainings = {},
+                         .trainings_here = {}});
+  project.set_keys("alba", "budget: {node_hours: 7}");
+  project.set_policy("{budget: {node_hours: 30}}");
+  project.write_config();
+  const history::RunFolder folder(project.path() / "runs", RunName("0001"));
+  make_dirs(folder.path());
+  std::filesystem::copy_file(project.path() / "xffl.yaml", folder.config());
+  {
+    history::RunHistory history(folder.journal());
+    history.record({}, history::RunCreated{RunName("0001"), "test", "s", "0123abcd",
+                                           sha256_hex(read_file(folder.config(), 1 << 20))});
+    const history::EventScope scope{1, FacilityName("brno"), 1};
+    history.record(scope, history::AttemptOpened{std::string(32, '1')});
+    history.record(
+        scope,
+        history::SubmitIntended{
+            .job_name = "j", .script_sha256 = "s", .nodes = 2, .walltime_s = 3600, .keep_s = 0});
+  }
+  const ProcessResult result =
+      project.xffl({"plan", "-p", project.path().string(), "--offline", "--json"});
+  const Json budgets = parse_json(result.out, result.err)["budgets"];
+  ASSERT_EQ(budgets.size(), 2u);
+  EXPECT_EQ(budgets[0]["spent_node_hours"], 0) << "alba's";
+  EXPECT_EQ(budgets[1]["spent_node_hours"], 2);
+}
+
+// A facility that does not answer, or has no accounting, keeps its earlier answer.
+TEST(Usage, KeepsTheEarlierAccountingOfAFacility) {
+  Project project;
+  project.set_rounds(1);
+  project.write_config();
+  ASSERT_EQ(project.run().exit_code, 0);
+  submit::AccountedStart start;
+  start.job = JobId("7");
+  start.state = "COMPLETED";
+  start.start = 1'772'000'000;
+  start.end = start.start + 60;
+  start.nodes = 2;
+  const auto file = history::RunFolder(project.path() / "runs", RunName("0001")).accounting();
+  write_file_atomic(file, usage::format_accounting({{FacilityName("alba"), {start}}}));
+  const std::string before = read_file(file, 1 << 20);
+  ASSERT_EQ(project.xffl({"usage", "-p", project.path().string(), "--accounting"}).exit_code, 0);
+  EXPECT_EQ(read_file(file, 1 << 20), before);
 }
 
 // The forecast of `plan` and `doctor` for this machine's disk follows the keys.

@@ -239,6 +239,36 @@ TEST(StoredUpdate, IsVerifiedAfterARestart) {
   expect_undisturbed_result(project, expected, "damaged archive");
 }
 
+// A coordinator was killed while it exchanged an earlier attempt's update for its successor: the
+// successor has the final name, the earlier one the work name.
+TEST(StoredUpdate, AnEarlierAttemptsUpdateBesideItIsDropped) {
+  Project project;
+  const std::string expected = undisturbed_sha256(project);
+  const int frozen = count_until(project, "participants_frozen");
+  project.forget_runs();
+  project.set_hold();
+  project.write_config();
+  // Before the record of alba's update: brno's job waits.
+  auto run =
+      project.start_run({{"XFFL_FAILPOINT", "journal:before:" + std::to_string(frozen - 2)}});
+  ASSERT_TRUE(project.await_events("submitted", 2));
+  project.release("alba");
+  ASSERT_EQ(run.finish(), 128 + SIGKILL);
+  const auto update = project.run_folder() / "r0001/alba/update";
+  const std::filesystem::path earlier = update.string() + ".e1";
+  ASSERT_TRUE(std::filesystem::exists(update));
+  std::filesystem::copy(update, earlier, std::filesystem::copy_options::recursive);
+  std::string bytes = read_file(earlier / "model.safetensors", 1 << 20);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_file_atomic(earlier / "model.safetensors", bytes);
+  std::filesystem::remove(earlier / "manifest.json");
+  checkpoint::write_manifest(earlier);
+  project.release();
+  const ProcessResult resumed = project.run();
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  expect_undisturbed_result(project, expected, "an earlier attempt's update");
+}
+
 // An accepted update stays accepted: it is fetched again also above a limit that is lower since.
 TEST(StoredUpdate, IsFetchedAgainUnderALowerMaxChange) {
   Project project;

@@ -190,6 +190,20 @@ TEST_F(Federation, AModelThatAJobFindsDamagedIsRepaired) {
   EXPECT_EQ(repaired, model);
 }
 
+// After the repair a further report has another cause, and counts as a failed attempt.
+TEST_F(Federation, ATrainerThatAlwaysReportsADamagedModelUsesUpItsAttempts) {
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.key.facility != "alba") return;
+    job::report_model_failure(spec.model_failure_path(), "a file is damaged");
+    ends_["alba"] = {};
+  };
+  EXPECT_EQ(run("policy: {on_missing: skip, deadline: 20d, max_attempts: 2, rerun_budget: 9, "
+                "evaluate_last: false}\n")
+                .rounds_published,
+            1);
+  EXPECT_EQ(jobs_of("alba").size(), 3u) << "one before the repair, two after it";
+}
+
 // The first model is damaged, and the project's model, from which it could be made again, has
 // changed.
 TEST_F(Federation, NoOtherModelTakesThePlaceOfADamagedOne) {

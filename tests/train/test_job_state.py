@@ -76,6 +76,18 @@ def test_a_requeued_job_resumes_in_its_own_folder(setting):
     assert [m["step"] for m in again.metrics] == list(range(1, 801)), "each step once"
 
 
+def test_a_job_that_is_killed_at_its_report_loses_no_training(setting):
+    """The checkpoints go after the report: the same job continues at its last one."""
+    folder, job, whole = setting
+    path = job("unreported", checkpoint_interval=4, report_path="reports/report.json")
+    killed = harness.train(path, check=False, **harness.path_faults(XFFL_KILL_FOR="/reports"))  # the folder is made then
+    assert killed.codes == [-signal.SIGKILL] and len(killed.losses) == 12, killed.output
+    assert list((folder / "unreported" / "state").glob("step-????????")), killed.output
+    harness.train(path)
+    report = json.loads((path.parent / "reports" / "report.json").read_text())
+    assert report["update_sha256"] == whole.report["update_sha256"]
+
+
 @pytest.mark.parametrize("first,second", [(dict(), dict(sharding="full")), (dict(sharding="gradients"), dict())],
                          ids=["none_full", "gradients_none"])
 def test_a_checkpoint_loads_with_another_sharding(setting, first, second):

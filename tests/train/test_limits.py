@@ -140,26 +140,33 @@ def test_a_full_disk_for_metrics_does_not_stop_training(setting):
     assert outcome.report["steps"] == 12 and outcome.output[0].count("metrics not written") == 1
 
 
-def test_early_stop_keeps_its_count_after_a_restart(setting):
+@pytest.mark.parametrize("patience", [1, 3])
+def test_early_stop_keeps_its_count_after_a_restart(setting, patience):
     folder, job = setting
-    long = harness.write_tokens(folder / "long.tokens", harness.make_sequences(300, seed=8))  # long enough to kill the job
-    changes = dict(sets=[("it", long)], **STOPPED)
-    whole = harness.train(job("counted", **changes))
-    last = len(steps_of(whole)[0])
-    changes |= dict(checkpoint_interval=last - 1, state_path="../counted-state")
-    first = job("first", **changes)
+    # Long enough to kill the job. With sequences of the training data the loss falls before it rises.
+    learned = harness.make_sequences(40) * 4 if patience == 1 else []
+    long = harness.write_tokens(folder / f"long{patience}.tokens", learned + harness.make_sequences(300 - len(learned), seed=8))
+    changes = dict(sets=[("it", long)], **{**STOPPED, "early_stop_patience": patience})
+    whole = harness.train(job(f"counted{patience}", **changes))
+    steps, validations = steps_of(whole)
+    last = len(steps)
+    if patience == 1:  # the best model counts, not the input model
+        assert validations[-1]["validation"]["it"] < whole.report["validation"][0]["nll_before"]
+    changes |= dict(checkpoint_interval=last - 1, state_path=f"../counted-state{patience}")
+    first = job(f"first{patience}", **changes)
     ranks = harness.start_ranks(first)
-    states = folder / "counted-state"
+    states = folder / f"counted-state{patience}"
     while not list(states.glob("step-????????/state.json")):
         assert ranks[0].poll() is None
     ranks[0].kill()
     ranks[0].communicate()
     assert not (first.parent / "report.json").exists(), "ended before it could be killed"
     state = json.loads(next(states.glob("step-????????/state.json")).read_text())
-    assert state["worse_validations"] == 2
-    found = harness.train(job("second", **changes))
+    assert state["worse_validations"] == patience - 1
+    found = harness.train(job(f"second{patience}", **changes))
     assert any("resumed from a checkpoint" in output for output in found.output)
     assert found.report["steps"] == whole.report["steps"] < last
+    assert steps_of(found)[0][-1]["step"] == steps[-1]["step"], "it stops at the same step"
     assert found.report["update_sha256"] == whole.report["update_sha256"], "the best model of the first attempt"
 
 
