@@ -522,7 +522,9 @@ void RunHistory::write_file(const std::filesystem::path& path, std::string_view 
 
 void RunHistory::write_file(const std::filesystem::path& path, std::string_view content,
                             const std::filesystem::path& work_base) {
-  TempFile temp(work_base, work_suffix(epoch()) + ".tmp");
+  // A take-over would rename the first of two epochs in a name.
+  const bool is_work_name = epoch_of(work_base.filename().string()) == epoch();
+  TempFile temp(work_base, (is_work_name ? "" : work_suffix(epoch())) + ".tmp");
   write_all(temp.fd(), std::as_bytes(std::span(content.data(), content.size())), temp.path());
   temp.sync();
   check_writer();

@@ -140,6 +140,18 @@ TEST_F(WorkFiles, AManifestIsWrittenBesideItsFolder) {
   EXPECT_FALSE(fs::exists(folder_.round(2) / ("global.manifest.json" + suffix)));
 }
 
+// A coordinator was killed while it wrote the block hashes of an update that it had fetched.
+TEST_F(WorkFiles, AFileBesideAWorkNameHasTheEpochOnce) {
+  RunHistory history(folder_.journal());
+  const fs::path alba = folder_.facility(2, FacilityName("alba"));
+  const fs::path hashes = history.work_name(alba / "update").string() + ".blocks";
+  fs::create_directory(hashes.string() + ".tmp");  // in the way of the work file
+  EXPECT_EQ(kind_of([&] { history.file_writer()(hashes, "hashes"); }), ErrorKind::kIo);
+  fs::remove(hashes.string() + ".tmp");
+  history.file_writer()(hashes, "hashes");
+  EXPECT_EQ(read_file(hashes, 100), "hashes");
+}
+
 TEST_F(WorkFiles, AStaleHistoryChangesNoActivities) {
   make_dirs(folder_.path());
   const SystemClock clock;
