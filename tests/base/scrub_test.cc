@@ -29,6 +29,10 @@ TEST(Scrub, RemovesWholePrivateKeys) {
   EXPECT_EQ(scrubbed(certificate), certificate);
 }
 
+TEST(Scrub, RemovesTheFirstLineOfAKeyAlone) {
+  EXPECT_EQ(scrubbed("line 2: b3BlbnNzaC1rZXktdjEAAAAABG5vbmU there"), "line 2: [removed] there");
+}
+
 TEST(Scrub, RemovesTheEndOfAPrivateKeyWithoutABeginning) {
   EXPECT_EQ(scrubbed("MIIEvQIBADANBg\nkqhkiG9w0\n-----END RSA PRIVATE KEY-----\nb"),
             "[removed]\nb");

@@ -94,8 +94,9 @@ TEST_F(Deploy, ANewBundleMovesTheLinkAndTheOldOneStays) {
 TEST_F(Deploy, ABundleThatDoesNotStartIsNotPromoted) {
   deploy_now(*session_);
   const std::string good = current();
-  for (const char* line : {"echo 'libtorch_cpu.so: cannot open shared object file' >&2; exit 127",
-                           "echo xffl-train 9.9.9"}) {
+  for (const char* line :
+       {"echo 'libtorch_cpu.so: cannot open shared object file' >&2; exit 127",
+        "echo xffl-train 9.9.9", "echo xffl-train 0.1.0; exit 3", "echo xffl-train 0.1.01"}) {
     bundle_ = make_bundle(line);
     const Error error = error_of([&] { deploy_now(*session_); });
     EXPECT_EQ(error.kind(), ErrorKind::kFailed);

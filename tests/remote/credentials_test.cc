@@ -40,6 +40,17 @@ TEST_F(CredentialFiles, AnIncompleteCertificateIsReadAgainLater) {
   EXPECT_TRUE(find_credentials(settings_).usable(now_));
 }
 
+TEST_F(CredentialFiles, EachOfSeveralKeysCounts) {
+  settings_.keys = {dir_ / "first", dir_ / "id"};
+  write_file_atomic(dir_ / "first", "a private key\n");
+  std::filesystem::permissions(dir_ / "first", std::filesystem::perms(0640));
+  const Credentials found = find_credentials(settings_);
+  EXPECT_THAT(found.unusable(now_), HasSubstr("chmod 600"));
+  EXPECT_TRUE(found.usable(now_)) << "by the second key";
+  std::filesystem::permissions(dir_ / "first", std::filesystem::perms(0600));
+  EXPECT_NE(find_credentials(settings_).stamp, found.stamp) << "the first key is tried again";
+}
+
 TEST_F(CredentialFiles, AKeyReadableByOthersIsNotOffered) {
   const std::string stamp = find_credentials(settings_).stamp;
   for (const auto mode : {0640, 0604, 0660}) {

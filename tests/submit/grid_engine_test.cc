@@ -251,6 +251,35 @@ TEST(GridEngineAccounting, ShowsTheStartsAndNodes) {
   EXPECT_EQ(starts->front().start.start, 1795585739);
   EXPECT_EQ(starts->front().start.end, 1795585766);
   EXPECT_EQ(starts->front().start.nodes, 2);
+  GridEngineSettings shared = two_nodes();
+  shared.tasks_per_node = 2;
+  const auto of_one_node =
+      GridEngineCommands(shared).read_starts(record("9", "0", "0") + "xffl-end\n");
+  ASSERT_TRUE(of_one_node);
+  ASSERT_EQ(of_one_node->size(), 1u);
+  EXPECT_EQ(of_one_node->front().start.nodes, 1) << "two slots of one node";
+}
+
+// One question to qacct holds 100 names.
+TEST(GridEngineAccounting, EachStartOfManyJobsIsShownOnce) {
+  test::FakeSession session;
+  session.on_run = [](const std::vector<std::string>& argv, const std::string&) {
+    std::string out;
+    for (const std::string& word : argv) {
+      if (!word.starts_with("job-")) continue;
+      // Another user's job has the same name.
+      for (const std::string& id : {word.substr(4), std::string("7000")}) {
+        std::string text = record(id, "0", "0");
+        text.replace(text.find(kName), kName.size(), word);
+        out += text;
+      }
+    }
+    return CommandResult{0, out + "xffl-end\n", ""};
+  };
+  std::vector<SubmittedJob> jobs;
+  for (int id = 1; id <= 150; ++id)
+    jobs.push_back({JobId(std::to_string(id)), "job-" + std::to_string(id)});
+  EXPECT_EQ(grid_engine_starts(session, {}, jobs, {}).size(), 150u);
 }
 
 class GridEngineScheduler : public testing::Test {

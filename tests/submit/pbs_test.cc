@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "pbs_commands.h"
+#include "queue_answers.h"
 #include "support/fake_clock.h"
 #include "support/fake_queues.h"
 #include "support/thrown.h"
@@ -76,6 +77,15 @@ TEST(PbsOptions, AreOneDirectiveEach) {
   settings.account = "a1";
   EXPECT_EQ(test::thrown_by([&] { pbs_options(settings, kName, RemotePath("/s:1/a")); }).kind,
             ErrorKind::kConfig);
+}
+
+TEST(PbsAnswers, TimesOfAllDaysAndMonthsAreRead) {
+  EXPECT_EQ(read_ctime("Wed Nov 25 05:48:28 2026"), 1795585708);
+  EXPECT_EQ(read_ctime("Sat Dec  5 05:48:28 2026"), 1796449708);
+  EXPECT_EQ(read_ctime("Fri Jan  2 00:00:01 1970"), 86401);
+  for (const char* wrong : {"Sat Dec  0 05:48:28 2026", "Sat Feb 30 05:48:28 2026",
+                            "Sat anF  5 05:48:28 2026", "Sat Dec  5 24:48:28 2026", "Sat Dec  5"})
+    EXPECT_EQ(read_ctime(wrong), std::nullopt) << wrong;
 }
 
 TEST(PbsAnswers, StatesAreRead) {

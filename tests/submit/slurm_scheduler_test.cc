@@ -374,6 +374,21 @@ TEST_F(SlurmScheduler, TestOnlyReturnsTheEstimateOrTheReason) {
   EXPECT_FALSE(test_only(*session_, settings_, request, {}).accepted);
 }
 
+TEST(AccountedStarts, AnotherJobWithAReusedIdIsLeftOut) {
+  test::FakeSession session;
+  session.on_run = [](const std::vector<std::string>&, const std::string&) {
+    return remote::CommandResult{0,
+                                 "7|ours|COMPLETED|1000|1100|2|0|\n"
+                                 "8|theirs|COMPLETED|1000|9000|64|0|\n"
+                                 "xffl-end\n",
+                                 ""};
+  };
+  const std::vector<SubmittedJob> jobs{{JobId("7"), "ours"}, {JobId("8"), "ours-too"}};
+  const std::vector<AccountedStart> starts = accounted_starts(session, {}, jobs, {});
+  ASSERT_EQ(starts.size(), 1u);
+  EXPECT_EQ(starts[0].job.str(), "7");
+}
+
 TEST(SlurmOptions, AJobUnderABudgetIsNotRequeued) {
   const RemotePath folder("/a");
   EXPECT_THAT(slurm_options({}, "xffl-a", folder),
