@@ -75,7 +75,7 @@ std::string sort_whole_modules(std::vector<std::string>& modules) {
 }
 
 bool is_default(const Json& value) {
-  return value.is_null() || value == false || value == 0 ||
+  return value.is_null() || (value.is_boolean() && value == false) ||
          ((value.is_object() || value.is_array() || value.is_string()) && value.empty());
 }
 
@@ -109,7 +109,7 @@ void check_unsupported_keys(JsonObject& object) {
   if (bias != "none") fail("bias", bias, "none");
   for (const char* key : kUnsupportedKeys)
     if (object.has(key) && !is_default(object.at(key)))
-      fail(key, object.at(key), "only null, false, 0 or empty");
+      fail(key, object.at(key), "only null, false or empty");
   // Other initializations change the base model's weights (PiSSA, OLoRA, LoftQ, ...).
   if (!object.has("init_lora_weights")) return;
   const Json& init = object.at("init_lora_weights");

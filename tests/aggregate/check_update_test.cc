@@ -116,7 +116,7 @@ TEST_F(CheckUpdate, RejectsAnUpdateThatTakesTheModelAway) {
     return write_model(dir_ / ("turned" + std::to_string(count_++)), update);
   };
   for (const bool delta : {true, false}) {
-    for (const float factor : {0.0f, -1.0f, -2.0f})
+    for (const float factor : {0.05f, 0.0f, -1.0f, -2.0f})
       for (const float other : {0.0f, 1.0f}) {
         const auto folder = written(factor, other, delta);
         expect_rejected(thrown_by([&] { check_update(folder, base_, delta, limit); }),

@@ -10,6 +10,7 @@
 #include "files.h"
 #include "support/temp_dir.h"
 #include "xffl/base/file.h"
+#include "xffl/base/json.h"
 
 namespace xffl::checkpoint {
 namespace {
@@ -92,6 +93,35 @@ TEST(LoraConfig, RejectsUnsupportedSettings) {
            {R"("lora_dropout": 0.05)", R"("lora_dropout": 1)"},
            {R"("r": 4)", R"("r": 4, "r": 5)"}})
     EXPECT_EQ(kind(with(from, to)).kind, ErrorKind::kCorrupt) << to;
+}
+
+// Each setting changes the results of an adapter.
+TEST(LoraConfig, RejectsEachSettingThatItDoesNotImplement) {
+  for (const auto& [key, value] : std::vector<std::pair<std::string, std::string>>{
+           {"use_qalora", "true"},
+           {"use_bdlora", "true"},
+           {"lora_bias", "true"},
+           {"fan_in_fan_out", "true"},
+           {"rank_pattern", R"({"q_proj": 2})"},
+           {"alpha_pattern", R"({"q_proj": 2})"},
+           {"layers_to_transform", "[0]"},
+           {"layers_to_transform", "0"},
+           {"layer_replication", "[[0, 1]]"},
+           {"trainable_token_indices", "[1]"},
+           {"exclude_modules", R"(["v_proj"])"},
+           {"target_parameters", R"(["experts.down_proj"])"},
+           {"megatron_config", R"({"a": 1})"},
+           {"alora_invocation_tokens", "[1]"},
+           {"arrow_config", R"({"a": 1})"},
+           {"kasa_config", R"({"a": 1})"},
+           {"monteclora_config", R"({"a": 1})"},
+           {"velora_config", R"({"a": 1})"}}) {
+    Json document = parse_json(kPeft, "a");
+    document[key] = parse_json("{\"value\": " + value + "}", "a")["value"];
+    const Thrown thrown = thrown_by([&] { parse_lora_config(document.dump(), "a"); });
+    EXPECT_EQ(thrown.kind, ErrorKind::kUnsupported) << key;
+    EXPECT_THAT(thrown.message, HasSubstr(key));
+  }
 }
 
 TEST(LoraConfig, ChecksTheConfigOfAnExperiment) {
@@ -251,6 +281,10 @@ TEST(LoraFolder, IsReadAsATensorFolderAndCheckedAgainstTheModel) {
   EXPECT_EQ(folder.tensors().size(), 4u);
   EXPECT_EQ(read_lora_config(dir / "a"), lora);
   check_lora_tensors(folder, small(), lora);
+  const std::string first = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
+  const std::string second = "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight";
+  EXPECT_FALSE(std::ranges::equal(folder.data(first), folder.data(second)))
+      << "each tensor has its own random values";
   LlamaConfig other = small();
   other.head_dim = 22;
   const auto check = [&](const LlamaConfig& model, const LoraConfig& config) {
@@ -259,6 +293,24 @@ TEST(LoraFolder, IsReadAsATensorFolderAndCheckedAgainstTheModel) {
   EXPECT_EQ(check(other, lora), ErrorKind::kRejected);
   EXPECT_EQ(check(small(), {8, 8, 0, {"q_proj"}}), ErrorKind::kRejected);
   EXPECT_EQ(check(small(), {4, 8, 0, {"q_proj", "v_proj"}}), ErrorKind::kRejected);
+}
+
+// The embedding is longer than a piece of 2^20 elements.
+TEST(LoraFolder, HoldsTheWholeEmbeddingOfTheModel) {
+  const test::TempDir dir;
+  LlamaConfig model = small();
+  model.vocab_size = 30'000;
+  const std::string name = "model.embed_tokens.weight";
+  std::vector<float> values(30'000 * 48);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  ModelWriter writer(dir / "base", {{name, Dtype::kF32, {30'000, 48}}});
+  writer.write(bytes_of(values));
+  writer.finish();
+  const ModelFolder base(dir / "base");
+  const LoraConfig lora{4, 8, 0, {"q_proj"}, false, false, {"embed_tokens"}};
+  write_initial_lora(dir / "a", model, lora, 7, &base);
+  const ModelFolder adapter(dir / "a");
+  EXPECT_TRUE(std::ranges::equal(adapter.data("base_model.model." + name), base.data(name)));
 }
 
 }  // namespace

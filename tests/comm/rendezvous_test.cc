@@ -70,7 +70,9 @@ TEST(Rendezvous, UsesSlurmVariablesByDefault) {
   EXPECT_LT(rank.master_port, 32768);
   variables["SLURM_PROCID"] = "0";
   variables["SLURM_STEP_NODELIST"] = "lrdn0013";
+  variables["SLURM_STEP_TASKS_PER_NODE"] = "4(x2)";
   const Rendezvous other = read_rendezvous(environment_of(variables));
+  EXPECT_EQ(other.local_world_size, 4) << "of the step, not of the allocation";
   EXPECT_EQ(other.master_port, rank.master_port);
   EXPECT_EQ(other.master_address, "lrdn0013");
   variables["SLURM_STEP_ID"] = "1";

@@ -111,5 +111,18 @@ TEST_F(KeptAllocationPlan, FilesOfARequeuedJobStayUntilAnotherJobIsSubmitted) {
   EXPECT_EQ(kept_after(1, 3), "");
 }
 
+TEST_F(KeptAllocationPlan, TheFolderOfASecondAttemptStaysForItsJob) {
+  accept(1, 2, "7");
+  for (const int round : {2, 3}) accept(round, 1, "7");
+  const std::string old = "/w/alba/r0001/";
+  test::FakeSession session;
+  for (const char* file : {"a1/job.json", "a2/stay.newest", "a2/out/update"})
+    session.put(old + file, "x");
+  remove_round(session, plan_, 1, 3, state());
+  EXPECT_TRUE(session.stat(RemotePath(old + "a2/stay.newest")));
+  EXPECT_FALSE(session.stat(RemotePath(old + "a2/out/update")));
+  EXPECT_FALSE(session.stat(RemotePath(old + "a1/job.json")));
+}
+
 }  // namespace
 }  // namespace xffl::facility

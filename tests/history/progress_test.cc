@@ -59,6 +59,16 @@ TEST_F(ProgressTest, ARoundMeasuresItsInputModel) {
   EXPECT_EQ(progress_.created_utc(), "2026-03-01T12:34:56.789Z");
 }
 
+TEST_F(ProgressTest, EachSetOfAFacilityCounts) {
+  for (const int round : {1, 2}) {
+    accept(round, kAlba, 5 - round, "it");
+    accept(round, kAlba, 3 - round, "en");
+    publish(round);
+  }
+  EXPECT_EQ(losses(), (std::vector<double>{3, 2}));
+  EXPECT_EQ(progress_.first_comparable(), 0u);
+}
+
 TEST_F(ProgressTest, AMissingFacilityKeepsItsLastMeasurement) {
   accept(1, kAlba, 4);
   accept(1, kBrno, 2);

@@ -154,10 +154,15 @@ TEST(HeadLoss, HitsAreTheLabelsWithTheLargestLogit) {
 }
 
 TEST(HeadLoss, NllPerLabelSumsToTheLoss) {
-  const Case c = make_case(90, 60, true);
-  const at::Tensor nll_N = head_nll(c.x_ND, c.w_VD, c.labels_N);
-  EXPECT_NEAR(nll_N.sum().item<double>() / reference(c, 1).nll_sum, 1, 1e-12);
-  EXPECT_EQ(nll_N.masked_select(c.labels_N.eq(kIgnoreLabel)).abs().sum().item<double>(), 0);
+  for (const int64_t rows : {90, 6500}) {  // one chunk, three chunks
+    const Case c = make_case(rows, 40, true);
+    const at::Tensor nll_N = head_nll(c.x_ND, c.w_VD, c.labels_N);
+    EXPECT_NEAR(nll_N.sum().item<double>() / reference(c, 1).nll_sum, 1, 1e-12);
+    EXPECT_EQ(nll_N.masked_select(c.labels_N.eq(kIgnoreLabel)).abs().sum().item<double>(), 0);
+    const at::Tensor each_N = at::cross_entropy_loss(at::linear(c.x_ND, c.w_VD), c.labels_N, {},
+                                                     at::Reduction::None, kIgnoreLabel);
+    EXPECT_LT(relative_error(nll_N, each_N), 1e-12);
+  }
 }
 
 }  // namespace

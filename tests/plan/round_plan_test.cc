@@ -127,6 +127,18 @@ TEST(JobSpec, ContinuesScheduleAndDataWhereTheLastRoundEnded) {
             80);
 }
 
+TEST(JobSpec, HasTheDataAndTheStepsOfItsFacility) {
+  config::Experiment e = experiment();
+  e.facilities[1].train_data = {"/data/cs.tokens"};
+  e.facilities[1].training.steps = 7;
+  const auto plan = next_round(e, kIdentity, {2, kModel});
+  const job::JobSpec spec = job_spec(e, kIdentity, *plan, plan->facilities[1], 1);
+  EXPECT_EQ(spec.key.facility, "brno");
+  EXPECT_EQ(spec.train_paths, e.facilities[1].train_data);
+  EXPECT_EQ(spec.training.steps, 7);
+  EXPECT_EQ(spec.training.first_step, 14);
+}
+
 TEST(JobSpec, OfEpochsTrainsUntilTheirEnd) {
   config::Experiment e = experiment();
   e.facilities[0].training.steps = 0;

@@ -359,6 +359,68 @@ TEST_F(Federation, WithLoraTheAdapterIsTrainedAndTheModelStays) {
   EXPECT_FALSE(fs::exists(jobs[0].adapter_path)) << "policy.keep_rounds is 1";
 }
 
+// Takes each job, and its answer gets lost.
+class AnswerlessScheduler final : public submit::Scheduler {
+ public:
+  explicit AnswerlessScheduler(std::stop_source stop) : stop_(std::move(stop)) {}
+  JobId submit(const submit::JobRequest& request, std::stop_token) override {
+    folder_ = request.folder.str();
+    stop_.request_stop();
+    throw Error(ErrorKind::kRemote, "the answer was lost");
+  }
+  std::vector<JobId> find(const submit::JobRequest& request, std::stop_token) override {
+    if (folder_.empty() || request.folder.str() != folder_) return {};
+    return {JobId("42")};
+  }
+  std::map<JobId, submit::JobStatus> query(std::span<const submit::SubmittedJob> jobs,
+                                           std::stop_token) override {
+    std::map<JobId, submit::JobStatus> states;
+    for (const submit::SubmittedJob& job : jobs)
+      states[job.id] = {.state = submit::JobState::kCancelled};
+    return states;
+  }
+  void cancel(const submit::SubmittedJob& job, std::stop_token) override {
+    cancelled_ = cancelled_ || job.id == JobId("42");
+  }
+  std::chrono::milliseconds settle_time() const override { return std::chrono::milliseconds(1); }
+
+  bool has_job() const { return !folder_.empty(); }
+  bool has_cancelled() const { return cancelled_; }
+
+ private:
+  std::stop_source stop_;
+  std::string folder_;
+  bool cancelled_ = false;
+};
+
+// The journal does not have the job's id: only a search finds the job.
+TEST_F(Federation, ACancellationEndsTheJobOfALostAnswer) {
+  std::map<std::string, std::shared_ptr<AnswerlessScheduler>> schedulers;
+  for (const char* name : {"alba", "brno"})
+    schedulers[name] = std::make_shared<AnswerlessScheduler>(stop_);
+  make_scheduler_ = [&](const config::Facility& facility) {
+    return schedulers.at(facility.name.str());
+  };
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  EXPECT_THROW(run(policy), Error);
+  const config::Experiment parsed = experiment(policy);
+  facility::Services services{
+      .clock = clock_,
+      .connect = [](const auto&) { return remote::make_local_session(); },
+      .connect_transfer = [](const auto&) { return remote::make_local_session(); },
+      .scheduler = [&](const auto& facility, auto) { return make_scheduler_(facility); },
+      .programs = {"/bin/true", "/bin/true"}};
+  operate(parsed, run_folder(), services, {history::Request::Kind::kCancel, {}, "enough"},
+          std::chrono::seconds(1));
+  EXPECT_TRUE(state().cancelled);
+  int lost = 0;
+  for (const auto& [name, scheduler] : schedulers) {
+    EXPECT_EQ(scheduler->has_cancelled(), scheduler->has_job()) << name;
+    lost += scheduler->has_job() ? 1 : 0;
+  }
+  EXPECT_GT(lost, 0);
+}
+
 // The model under an adapter keeps all its numbers.
 TEST_F(Federation, WithLoraAModelOfSeveralTypesIsKeptInFloat32) {
   write_model(16, checkpoint::Dtype::kF32);

@@ -61,6 +61,9 @@ TEST(StopRules, GainPerNodeHourSpansThreeRounds) {
   const StopRules rules{.gain_per_node_hour = 0.1};
   EXPECT_EQ(met(rules, {3, 3, 3}), "none") << "too few measurements";
   EXPECT_EQ(met(rules, {3, 3, 2.9, 2.69}), "none");
+  EXPECT_EQ(met(rules, {9, 3, 3, 2.9, 2.69}), "none") << "the hours of the first round are over";
+  EXPECT_THAT(met(rules, {9, 3, 3, 2.9, 2.85}), HasSubstr("by 0.05 per node-hour"))
+      << "the gain of the first round is over";
   EXPECT_EQ(met(rules, {3, 3, 2.9, 2.85}),
             "gain_per_node_hour: the last 3 measured rounds lowered the mean validation loss by "
             "0.05 per node-hour, less than 0.1");
@@ -71,6 +74,32 @@ TEST(StopRules, WallClockCountsFromTheCreation) {
   EXPECT_EQ(met({.wall_clock = hours(25)}, {}), "none");
   EXPECT_EQ(met({.wall_clock = hours(24)}, {}),
             "wall_clock: the run began 2026-03-01T12:00:00.000Z, more than 24 h 0 min ago");
+}
+
+// A facility that measures for the first time changes the mean, and not the model.
+TEST(StopRules, OnlyLossesOfTheSameSetsAreCompared) {
+  history::Progress progress;
+  const auto add = [&](int round, const std::string& facility, const history::Event& event) {
+    history::RecordedEvent recorded;
+    recorded.scope.round = round;
+    recorded.scope.facility = FacilityName(facility);
+    recorded.event = event;
+    progress.add(recorded, 3600.0 * round);
+  };
+  const auto measure = [&](int round, const std::string& facility, double loss) {
+    history::UpdateAccepted update;
+    update.report.validation.push_back({"it", 100, loss, 0});
+    add(round, facility, update);
+  };
+  measure(1, "alba", 1);
+  add(1, "alba", history::Published{"m"});
+  for (const int round : {2, 3}) {
+    measure(round, "alba", 1 - 0.1 * round);
+    measure(round, "brno", 7 - round);
+    add(round, "alba", history::Published{"m"});
+  }
+  EXPECT_FALSE(met_rule({.no_better_for = 2}, progress, *parse_utc("2026-03-02T12:00:00.000Z")))
+      << "the means are 1 at alba, 2.9 and 2.35 at both";
 }
 
 class StopRulesRun : public test::SmallFederation {

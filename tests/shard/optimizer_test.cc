@@ -99,8 +99,12 @@ double error_of(const OptimizerOptions& options, TorchOptions reference_options)
 TEST(Optimizer, AdamTracksTorchs) {
   using Options = torch::optim::AdamOptions;
   for (const double decay : {0.0, 0.1}) {
-    OptimizerOptions options{.weight_decay = decay, .kind = job::OptimizerKind::kAdam};
-    const Options reference = Options(0.01).betas({0.9, 0.95}).eps(1e-8);
+    OptimizerOptions options{.beta1 = 0.8,
+                             .beta2 = 0.97,
+                             .epsilon = 1e-3,
+                             .weight_decay = decay,
+                             .kind = job::OptimizerKind::kAdam};
+    const Options reference = Options(0.01).betas({0.8, 0.97}).eps(1e-3);
     EXPECT_LT(error_of<torch::optim::Adam>(options, reference), 1e-6) << decay;
   }
 }
@@ -119,6 +123,30 @@ TEST(Optimizer, SgdTracksTorchs) {
         EXPECT_LT(error_of<torch::optim::SGD>(options, reference), 1e-6)
             << decay << " " << momentum << " " << nesterov;
       }
+}
+
+// No value is a default.
+TEST(Optimizer, OptionsAreThoseOfTheExperiment) {
+  job::TrainingSpec training;
+  training.beta1 = 0.8;
+  training.beta2 = 0.97;
+  training.epsilon = 1e-3;
+  training.weight_decay = 0.2;
+  training.moment_dtype = job::StateDtype::kBfloat16;
+  training.optimizer = job::OptimizerKind::kSgd;
+  training.momentum = 0.7;
+  training.nesterov = true;
+  const OptimizerOptions options = optimizer_options(training);
+  EXPECT_EQ(options.beta1, 0.8);
+  EXPECT_EQ(options.beta2, 0.97);
+  EXPECT_EQ(options.epsilon, 1e-3);
+  EXPECT_EQ(options.weight_decay, 0.2);
+  EXPECT_TRUE(options.moment_dtype == at::kBFloat16);
+  EXPECT_TRUE(options.kind == job::OptimizerKind::kSgd);
+  EXPECT_EQ(options.momentum, 0.7);
+  EXPECT_TRUE(options.nesterov);
+  training.moment_dtype = job::StateDtype::kFloat32;
+  EXPECT_TRUE(optimizer_options(training).moment_dtype == at::kFloat);
 }
 
 TEST(Optimizer, HoldsTheMomentsThatItsStepsNeed) {

@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <fstream>
+
+#include "data_hash.h"
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
+#include "xffl/base/sha256.h"
 
 namespace xffl::train {
 namespace {
@@ -119,6 +123,25 @@ TEST_F(DatasetTest, GroupsTakeTurnsInACommonPath) {
   EXPECT_EQ(second.in_dataset({0, 1}), (std::vector<uint64_t>{1, 3}));
 }
 
+TEST_F(DatasetTest, GroupsDealTheirPaths) {
+  job::JobSpec spec;
+  spec.train_paths = {write("a.tokens", {{1, 2}}), write("b.tokens", {{3, 4}, {3, 5}}),
+                      write("c.tokens", {{6, 7}, {6, 8}, {6, 9}}), write("d.tokens", {{10, 11}}),
+                      write("e.tokens", {{12, 13}})};
+  spec.training.groups.count = 2;
+  const auto first_tokens = [&](int group) {
+    const TrainingData data(spec, limits(50), group);
+    std::vector<uint64_t> indices(data.size());
+    for (size_t i = 0; i < indices.size(); ++i) indices[i] = i;
+    const at::Tensor tokens_BT =
+        data.dataset().batch(data.in_dataset(indices), at::kCPU).tokens_BT.contiguous();
+    const auto* begin = tokens_BT.const_data_ptr<int64_t>();
+    return std::vector<int64_t>(begin, begin + tokens_BT.numel());  // a position each
+  };
+  EXPECT_EQ(first_tokens(0), (std::vector<int64_t>{1, 6, 6, 6, 12}));
+  EXPECT_EQ(first_tokens(1), (std::vector<int64_t>{3, 3, 10}));
+}
+
 TEST_F(DatasetTest, RejectsALargerVocabulary) {
   const auto a = write("a.tokens", {{1, 2}});
   try {
@@ -144,6 +167,25 @@ TEST_F(DatasetTest, RejectsSequencesLongerThanTheModel) {
                         "max_position_embeddings 4: encode with --sequence-length 4"),
               std::string::npos);
   }
+}
+
+// A shard is read in blocks of 1 MiB. The shards differ in their first block only.
+TEST_F(DatasetTest, TheHashOfTheDataIsOfAllBlocks) {
+  job::JobSpec spec;
+  std::string sums;
+  for (const char first : {'a', 'b'}) {
+    const std::filesystem::path path = dir_ / std::string(1, first);
+    const std::string content = std::string(1 << 20, first) + std::string((1 << 20) + 5, 'x');
+    std::ofstream(path, std::ios::binary) << content;
+    spec.train_paths.push_back(path.string());
+    sums += sha256_hex(content) + "\n";
+  }
+  DataHash hash(spec);
+  const std::optional<DataHash::Result> found = hash.wait();
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->files, 2);
+  EXPECT_EQ(found->bytes, 2 * ((2 << 20) + 5));
+  EXPECT_EQ(found->sha256, sha256_hex(sums));
 }
 
 }  // namespace

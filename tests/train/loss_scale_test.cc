@@ -1,5 +1,6 @@
 // Reference: torch.amp.GradScaler with its defaults (65536; halved; doubled after 2000 good steps).
 #include <gtest/gtest.h>
+#include <torch/types.h>
 
 #include "trainer.h"
 
@@ -61,6 +62,21 @@ TEST(LossScale, IsOneInOtherPrecisions) {
     EXPECT_EQ(scale.value(), 1);
     EXPECT_FALSE(scale.can_skip());
   }
+}
+
+// A unit's elements are converted in pieces of 4 Mi.
+TEST(Proximal, PullsEachElementOfALargeUnitToItsInput) {
+  constexpr int64_t kElements = (1 << 22) + 1000;
+  shard::FlatParameters flat({{{kElements}, 0, true}}, {});
+  shard::UnitState& state = flat.states().at(0);
+  const at::Tensor places = at::arange(kElements, at::kFloat);
+  state.master_S.narrow(0, 0, kElements).copy_(places);
+  Proximal proximal(flat, 0.5);
+  state.master_S.narrow(0, 0, kElements).copy_(places * 3);
+  state.gradient_S.zero_();
+  proximal.add_gradients(4);
+  // 4 * 0.5 * (3 - 1) times the place; multiples of 4 up to 2^25 are exact.
+  EXPECT_TRUE(state.gradient_S.narrow(0, 0, kElements).equal(places * 4));
 }
 
 }  // namespace

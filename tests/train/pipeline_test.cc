@@ -2,6 +2,7 @@
 // same operations in the same order of micro-batches.
 #include "xffl/train/pipeline.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -211,6 +212,31 @@ TEST(Pipeline, RejectsStagesThatDoNotDivideTheRanks) {
   const Error error = test::error_of([&] { Pipeline(*single_rank, 2, at::kCPU); });
   EXPECT_EQ(error.kind(), ErrorKind::kConfig);
   EXPECT_NE(std::string(error.what()).find("does not divide the 1 ranks"), std::string::npos);
+}
+
+// A thread reads pieces of 32768 elements.
+TEST(LoadModel, ReadsAllPiecesOfALargeParameter) {
+  const test::TempDir dir;
+  checkpoint::LlamaConfig config = small_config();
+  config.vocab_size = 8001;
+  const std::vector<llama::ParameterSpec> specs = llama::parameter_specs(config);
+  const auto value = [&](size_t i) {
+    const at::Tensor out = at::empty(specs[i].shape, at::kFloat);
+    llama::initialize_parameter(specs[i], 0.1, 7, out);
+    return out;
+  };
+  llama::write_model(dir / "base", config, specs, value, checkpoint::Dtype::kF32);
+  LoadOptions options;
+  options.with_gradients = true;
+  const int threads_before = at::get_num_threads();
+  for (const int threads : {1, 2}) {
+    at::set_num_threads(threads);
+    const LoadedModel model = load_model(dir / "base", options);
+    ASSERT_EQ(model.specs.size(), specs.size());
+    for (size_t i = 0; i < specs.size(); ++i)
+      EXPECT_TRUE(model.parameters->master_part(i).equal(value(i).flatten())) << specs[i].name;
+  }
+  at::set_num_threads(threads_before);
 }
 
 }  // namespace

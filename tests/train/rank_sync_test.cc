@@ -8,6 +8,7 @@
 #include <functional>
 #include <new>
 #include <stdexcept>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -61,6 +62,25 @@ TEST_F(RankSync, ExceptionOfAnyTypeStopsAllRanks) {
   for (const auto& [body, kind] : thrown)
     for (const bool on_all : {false, true})
       EXPECT_EQ(kinds_of(body, on_all), (std::vector{kind, ErrorKind::kFailed})) << on_all;
+}
+
+TEST_F(RankSync, AnErrorOfALaterRankStopsTheFirst) {
+  test::run_ranks(
+      3,
+      [](comm::Group& group) {
+        const bool mine = group.rank() == 1;
+        try {
+          on_all_ranks(group, at::kCPU, [&] {
+            if (mine) throw Error(ErrorKind::kRejected, "x");
+          });
+          ADD_FAILURE() << "rank " << group.rank() << " went on";
+        } catch (const Error& error) {
+          const std::string text = error.what();
+          EXPECT_EQ(error.kind(), mine ? ErrorKind::kRejected : ErrorKind::kFailed);
+          EXPECT_EQ(text.find("rank 1 stopped the job") != std::string::npos, !mine) << text;
+        }
+      },
+      std::chrono::seconds(20));
 }
 
 TEST_F(RankSync, OtherRanksWaitForASlowFirstRank) {

@@ -36,6 +36,16 @@ TEST_F(Fetch, DownloadsAFolder) {
   checkpoint::verify_folder(to_, checkpoint::read_manifest(to_));
 }
 
+// The files need three queries.
+TEST_F(Fetch, DownloadsManySmallFiles) {
+  files_.clear();
+  for (int i = 0; i < 150; ++i)
+    files_["part-" + std::to_string(1000 + i)] = noise(5, static_cast<uint64_t>(i));
+  put_remote(facility_, from_.str(), files_);
+  EXPECT_EQ(fetch_now().moved_bytes, total(files_));
+  expect_complete();
+}
+
 TEST_F(Fetch, MovesNothingWhenComplete) {
   fetch_now();
   link_.drop_after(0);

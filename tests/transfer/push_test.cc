@@ -87,6 +87,20 @@ TEST_F(Push, SendsAllFilesWhenTheManifestIsDamaged) {
   expect_complete();
 }
 
+// The files fill three messages; the names of files and part files fill two queries.
+TEST_F(Push, SendsManySmallFiles) {
+  files_.clear();
+  for (int i = 0; i < 150; ++i)
+    files_["part-" + std::to_string(1000 + i)] = noise(5, static_cast<uint64_t>(i));
+  fs::remove_all(dir_ / "model");
+  put_local(dir_ / "model", files_);
+  EXPECT_EQ(push_now().moved_bytes, total(files_));
+  expect_complete();
+  facility_.remove_tree(to_ / "part-1149");
+  EXPECT_EQ(push_now().moved_bytes, 5u) << "the file of the second query is missing";
+  expect_complete();
+}
+
 class PushResumes : public Push, public testing::WithParamInterface<uint64_t> {};
 
 TEST_P(PushResumes, AfterDrops) {

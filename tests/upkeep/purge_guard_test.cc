@@ -149,6 +149,20 @@ TEST_F(Purge, IsDueEightTimesPerPurgeTime) {
   EXPECT_FALSE(watch_.is_due(facility_, start + days(100)));
 }
 
+TEST_F(Purge, EachFacilityIsCheckedByItself) {
+  config::Facility brno = facility_;
+  brno.name = FacilityName("brno");
+  const Clock::MonotonicTime start{hours(1)};
+  for (const auto time : {start, start + days(5)})
+    for (const config::Facility& each : {facility_, brno})
+      EXPECT_TRUE(watch_.is_due(each, time)) << each.name.str();
+  const auto check = [&](const config::Facility& each) {
+    return log_of([&] { watch_.check(*session_, each, each.workdir / "run", {}); });
+  };
+  EXPECT_THAT(check(facility_), testing::Not(HasSubstr("brno")));
+  EXPECT_THAT(check(brno), HasSubstr("brno")) << "its file has the same path";
+}
+
 TEST_F(Purge, WarnsAfterThreeQuartersOfThePurgeTime) {
   EXPECT_EQ(purge_warning({"/f", days(10)}, days(40)), "");
   EXPECT_NE(purge_warning({"/f", days(30)}, days(40)), "");
