@@ -185,15 +185,20 @@ TEST(Plan, PrintsBytesAndSubmitsNothing) {
   EXPECT_FALSE(std::filesystem::exists(project.path() / "runs"));
 }
 
-TEST(Plan, ShowsTheRoundsThatFitIntoEachBudget) {
-  Project project;
+// Jobs of 2 node-hours; alba may use 7, the run `run_node_hours`.
+void set_budgets(Project& project, int run_node_hours) {
   for (const char* name : {"alba", "brno"})
     project.place(name, {.yaml = "    scheduler: slurm\n    slurm: {nodes: 2, time: 1h}\n",
                          .trainings = {},
                          .trainings_here = {}});
   project.set_keys("alba", "budget: {node_hours: 7}");
-  project.set_policy("{budget: {node_hours: 3}}");
+  project.set_policy("{budget: {node_hours: " + std::to_string(run_node_hours) + "}}");
   project.write_config();
+}
+
+TEST(Plan, ShowsTheRoundsThatFitIntoEachBudget) {
+  Project project;
+  set_budgets(project, 3);
   const std::string path = project.path().string();
   const ProcessResult text = project.xffl({"plan", "-p", path, "--offline"});
   ASSERT_EQ(text.exit_code, 0) << text.err;
@@ -211,13 +216,7 @@ TEST(Plan, ShowsTheRoundsThatFitIntoEachBudget) {
 
 TEST(Plan, AFacilitysBudgetIsSpentByItsOwnJobs) {
   Project project;
-  for (const char* name : {"alba", "brno"})
-    project.place(name, {.yaml = "    scheduler: slurm\n    slurm: {nodes: 2, time: 1h}\n",
-                         .trainings = {},
-                         .trainings_here = {}});
-  project.set_keys("alba", "budget: {node_hours: 7}");
-  project.set_policy("{budget: {node_hours: 30}}");
-  project.write_config();
+  set_budgets(project, 30);
   const history::RunFolder folder(project.path() / "runs", RunName("0001"));
   make_dirs(folder.path());
   std::filesystem::copy_file(project.path() / "xffl.yaml", folder.config());
