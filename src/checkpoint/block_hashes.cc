@@ -100,10 +100,6 @@ std::string manifest_text(const fs::path& folder) {
 
 fs::path block_hashes_path(const fs::path& folder) { return folder.string() + ".blocks"; }
 
-void write_unchecked(const fs::path& path, std::string_view content) {
-  write_file_atomic(path, content);
-}
-
 void write_block_hashes(const fs::path& folder, const Manifest& manifest, const FileWriter& write) {
   if (!has_blocks(manifest))
     throw Error(ErrorKind::kInternal, "the manifest of " + folder.string() +

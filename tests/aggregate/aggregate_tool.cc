@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "support/unchecked_writer.h"
 #include "xffl/aggregate/aggregate.h"
 #include "xffl/base/error.h"
 
@@ -30,7 +31,7 @@ xffl::checkpoint::Hashes hashes_of(const std::filesystem::path& folder) {
   const auto known = xffl::checkpoint::read_block_hashes(folder);
   if (known) return std::make_shared<const xffl::checkpoint::Manifest>(*known);
   return xffl::checkpoint::rehash(folder, xffl::checkpoint::make_manifest(folder).root_sha256(),
-                                  xffl::checkpoint::write_unchecked);
+                                  xffl::test::write_unchecked);
 }
 
 // Returns the start of the step itself.

@@ -6,6 +6,7 @@
 
 #include "models.h"
 #include "support/temp_dir.h"
+#include "support/unchecked_writer.h"
 #include "xffl/aggregate/aggregate.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
@@ -174,7 +175,7 @@ TEST_F(ServerStep, AFlippedByteInAnyInputPublishesNothing) {
                                   {"w", {{300'000}, some_values(300'000, seed), dtype}}});
     return Input{folder, 1, name, name,
                  checkpoint::rehash(folder, checkpoint::write_manifest(folder).root_sha256(),
-                                    checkpoint::write_unchecked)};
+                                    test::write_unchecked)};
   };
   const Input master = hashed("master", 9, Dtype::kF32);
   const Input a = hashed("a", 1, Dtype::kBF16), b = hashed("b", 2, Dtype::kBF16);

@@ -8,6 +8,7 @@
 
 #include "support/temp_dir.h"
 #include "support/thrown.h"
+#include "support/unchecked_writer.h"
 #include "xffl/base/error.h"
 #include "xffl/base/fast_hash.h"
 #include "xffl/base/file.h"
@@ -20,6 +21,7 @@ namespace fs = std::filesystem;
 using test::kind_of;
 using test::Thrown;
 using test::thrown_by;
+using test::write_unchecked;
 using testing::HasSubstr;
 
 std::string some_bytes(size_t size) {

@@ -300,6 +300,21 @@ class ObservedClock final : public Clock {
   std::atomic<milliseconds> elapsed{milliseconds(0)};
 };
 
+// A run's folder, opened as the coordinator does.
+struct OpenedRun {
+  OpenedRun(const config::Experiment& experiment, const std::filesystem::path& project,
+            facility::Services& services)
+      : folder{project / "runs", RunName("0001")},
+        history(folder.journal()),
+        live(folder.live(), services.clock),
+        context{experiment, folder, services, none, history, live, *history.state().identity, {}} {}
+  const history::RunFolder folder;
+  const facility::Observer none;
+  history::RunHistory history;
+  history::StatusFile live;
+  facility::Context context;
+};
+
 // A removal takes longer than two rounds: the rounds that ended meanwhile are removed after it.
 TEST_F(InProcessFederation, RoundsThatEndDuringARemovalAreRemovedAfterIt) {
   project_.set_rounds(5);
@@ -310,7 +325,6 @@ TEST_F(InProcessFederation, RoundsThatEndDuringARemovalAreRemovedAfterIt) {
 
   config::Experiment experiment = config::load_experiment(project_.path());
   experiment.policy.keep_rounds = 1;
-  const history::RunFolder folder{project_.path() / "runs", RunName("0001")};
   facility::Services made = facility::make_services(clock_, project_.path());
   std::atomic<bool> removes{false}, goes_on{false};
   made.connect = [&](const config::Facility&) -> std::shared_ptr<remote::Session> {
@@ -320,16 +334,12 @@ TEST_F(InProcessFederation, RoundsThatEndDuringARemovalAreRemovedAfterIt) {
                                               EXPECT_TRUE(await([&] { return goes_on.load(); }));
                                             });
   };
-  history::RunHistory history(folder.journal());
-  const facility::Observer none;
-  history::StatusFile live(folder.live(), made.clock);
-  facility::Context context{
-      experiment, folder, made, none, history, live, *history.state().identity, {}};
-  upkeep::RetentionWorker cleaner(context);
+  OpenedRun opened(experiment, project_.path(), made);
+  upkeep::RetentionWorker cleaner(opened.context);
   for (int round = 2; round <= 5; ++round) {
-    const auto plan = plan::next_round(experiment, context.identity,
+    const auto plan = plan::next_round(experiment, opened.context.identity,
                                        {.rounds_published = round - 1,
-                                        .model_sha256 = history.model_sha256(round - 1),
+                                        .model_sha256 = opened.history.model_sha256(round - 1),
                                         .accepted = {}});
     ASSERT_TRUE(plan);
     cleaner.after(*plan);
@@ -353,7 +363,6 @@ TEST_F(InProcessFederation, ASlowRemovalDelaysTheEndOfTheRunBy120Seconds) {
 
   config::Experiment experiment = config::load_experiment(project_.path());
   experiment.policy.keep_rounds = 1;
-  const history::RunFolder folder{project_.path() / "runs", RunName("0001")};
   ObservedClock clock;
   facility::Services made = facility::make_services(clock, project_.path());
   std::atomic<bool> removes{false}, interrupted{false};
@@ -367,18 +376,13 @@ TEST_F(InProcessFederation, ASlowRemovalDelaysTheEndOfTheRunBy120Seconds) {
           throw Error(ErrorKind::kCancelled, "stopped in the middle");
         });
   };
-  history::RunHistory history(folder.journal());
-  const facility::Observer none;
-  history::StatusFile live(folder.live(), made.clock);
-  facility::Context context{
-      experiment, folder, made, none, history, live, *history.state().identity, {}};
-  const history::RunState state = history.state();
+  OpenedRun opened(experiment, project_.path(), made);
   const auto plan = plan::next_round(
-      experiment, context.identity,
-      {.rounds_published = 2, .model_sha256 = state.rounds.at(2).model_sha256, .accepted = {}});
+      experiment, opened.context.identity,
+      {.rounds_published = 2, .model_sha256 = opened.history.model_sha256(2), .accepted = {}});
   ASSERT_TRUE(plan);
   {
-    upkeep::RetentionWorker cleaner(context);
+    upkeep::RetentionWorker cleaner(opened.context);
     cleaner.after(*plan);
     std::atomic<bool> finished{false};
     std::jthread end([&] {

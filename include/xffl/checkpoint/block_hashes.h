@@ -29,8 +29,6 @@ std::filesystem::path block_hashes_path(const std::filesystem::path& folder);
 
 /// Replaces a file durably. A coordinator's writer first checks that the run is still its own.
 using FileWriter = std::function<void(const std::filesystem::path&, std::string_view content)>;
-/// write_file_atomic(), where no other coordinator can have the folder.
-void write_unchecked(const std::filesystem::path& path, std::string_view content);
 
 /// Writes "<folder>.blocks" by `write`. Throws kInternal for a manifest without block hashes.
 void write_block_hashes(const std::filesystem::path& folder, const Manifest& manifest,
