@@ -96,7 +96,9 @@ class LogIn {
 
   void note(const std::string& result) { tried_ += (tried_.empty() ? "" : "; ") + result; }
   const std::string& tried() const { return tried_; }
-  bool partial() const { return partial_; }
+  /// False: a key was accepted as the first factor (another key is no second one), or the server
+  /// ended the connection after too many keys.
+  bool wants_keys() const { return !partial_ && !ended_; }
 
  private:
   bool add_certificate(ssh_key key, const std::filesystem::path& path) {
@@ -130,7 +132,12 @@ class LogIn {
   template <class Step>
   int call(Step step) {
     return drive(session_, settings_.timeouts.log_in, SSH_AUTH_AGAIN,
-                 "logging in to " + host_label(host_), step);
+                 "logging in to " + host_label(host_), [&] {
+                   const int result = step();
+                   // After a disconnection libssh 0.10 returns SSH_AUTH_AGAIN for ever.
+                   const bool lost = result == SSH_AUTH_AGAIN && !ssh_is_connected(session_);
+                   return lost ? SSH_AUTH_ERROR : result;
+                 });
   }
 
   bool accepted(int result, const std::string& method) {
@@ -144,6 +151,8 @@ class LogIn {
     partial_ = partial_ || result == SSH_AUTH_PARTIAL;
     if (!method.empty())
       note(method + (result == SSH_AUTH_PARTIAL ? ": accepted as the first factor" : ": refused"));
+    if (too_many && !ended_) note("then the host ended the log-in (too many refused keys)");
+    ended_ = ended_ || too_many;
     return false;
   }
 
@@ -151,7 +160,7 @@ class LogIn {
   const SshSettings& settings_;
   const SshHost& host_;
   std::string tried_;
-  bool partial_ = false;
+  bool partial_ = false, ended_ = false;
 };
 
 bool try_agent(LogIn& log_in, const Credentials& credentials) {
@@ -166,7 +175,7 @@ bool try_files(LogIn& log_in, const Credentials& credentials) {
       continue;
     }
     if (log_in.key_file(file)) return true;
-    if (log_in.partial()) return false;  // another key is not a second factor
+    if (!log_in.wants_keys()) return false;
   }
   return false;
 }
@@ -274,8 +283,8 @@ void authenticate(ssh_session session, const SshSettings& settings, const SshHos
   if (log_in.none()) return;
   const bool keys = log_in.offers(SSH_AUTH_METHOD_PUBLICKEY);
   if (keys && credentials.agent_first && try_agent(log_in, credentials)) return;
-  if (keys && !log_in.partial() && try_files(log_in, credentials)) return;
-  if (keys && !log_in.partial() && !credentials.agent_first && try_agent(log_in, credentials))
+  if (keys && log_in.wants_keys() && try_files(log_in, credentials)) return;
+  if (keys && log_in.wants_keys() && !credentials.agent_first && try_agent(log_in, credentials))
     return;
   const bool interactive = ssh_is_connected(session) && log_in.offers(SSH_AUTH_METHOD_INTERACTIVE);
   if (interactive && ask != nullptr && log_in.keyboard(*ask)) return;

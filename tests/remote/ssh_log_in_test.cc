@@ -94,6 +94,33 @@ TEST_F(SshLogIn, AfterTwoRefusalsRetriesOnlyWhenTheCredentialChanges) {
   EXPECT_EQ(sshd.connections(), 3);
 }
 
+TEST_F(SshLogIn, AnAcceptedLogInClearsEarlierRefusals) {
+  test::Sshd sshd;
+  const auto session = make_ssh_session(sshd.settings());
+  const auto keys = sshd.dir() / "authorized_keys", away = sshd.dir() / "away";
+  for (int i = 0; i < 2; ++i) {
+    std::filesystem::rename(keys, away);
+    sshd.stop();
+    sshd.start();
+    Error error = error_of([&] { expect_works(*session); });
+    // The first error may be the end of the old link.
+    if (error.kind() == ErrorKind::kRemote) error = error_of([&] { expect_works(*session); });
+    expect_kind(error, ErrorKind::kAuth);
+    std::filesystem::rename(away, keys);
+    expect_works(*session);
+  }
+}
+
+TEST_F(SshLogIn, ADisconnectionAfterTooManyKeysIsARefusal) {
+  test::Sshd sshd({.config = {"MaxAuthTries 2"}, .authorize_key = false});
+  auto settings = sshd.settings();
+  settings.keys = {sshd.key(), sshd.make_key("two"), sshd.make_key("three")};
+  const auto session = make_ssh_session(settings);
+  for (int i = 0; i < 4; ++i)
+    expect_kind(error_of([&] { expect_works(*session); }), ErrorKind::kAuth);
+  EXPECT_EQ(sshd.connections(), 2);
+}
+
 TEST_F(SshLogIn, DoesNotPromptForAPassphrase) {
   test::Sshd sshd;
   auto settings = sshd.settings();
@@ -253,13 +280,16 @@ TEST_F(SshLogIn, AHostKeyOfAnotherTypeIsAChangedKey) {
   const auto settings = sshd.settings();
   expect_works(*make_ssh_session(settings));
   HostKey other = fetch_host_key(settings, settings.hosts[0]);
-  const std::string rsa = read_file(sshd.known_hosts(), 10'000);
   const std::string ed25519 = read_file(sshd.dir() / "ca.pub", 10'000);
   other.line = "[127.0.0.1]:" + std::to_string(sshd.port()) + " " + ed25519;
   trust(settings, other);
   const Error error = error_of([&] { expect_works(*make_ssh_session(settings)); });
   expect_kind(error, ErrorKind::kAuth);
   EXPECT_THAT(error.what(), HasSubstr("HOST KEY CHANGED"));
+  const HostKey shown = fetch_host_key(settings, settings.hosts[0]);
+  EXPECT_EQ(shown.fingerprint, other.fingerprint);
+  trust(settings, shown);
+  expect_works(*make_ssh_session(settings));
 }
 
 // Binds a hostile ~/.ssh/config and /etc/ssh/ssh_config over the real ones, for this thread and its
