@@ -10,6 +10,7 @@
 #include "xffl/facility/job_script.h"
 #include "xffl/facility/model_bytes.h"
 #include "xffl/facility/packed_models.h"
+#include "xffl/facility/prepared_text.h"
 
 namespace xffl::facility {
 
@@ -45,11 +46,9 @@ void ModelPush::restore_purged_model(int attempt, std::stop_token stop) {
 }
 
 void ModelPush::require_prepared_text() {
-  if (site_.settings.prepared.empty()) return;
-  const RemotePath shard(site_.settings.train_data.front());
-  if (site_.session->stat(shard)) return;
-  throw Error(ErrorKind::kRemote, "the text of data.text is not tokenized yet: xffl prepare " +
-                                      site_.settings.name.str());
+  const std::string problem =
+      prepared_text_problem(*site_.session, site_.settings, site_.context.experiment.model);
+  if (!problem.empty()) throw Error(ErrorKind::kRemote, problem);
 }
 
 Event ModelPush::push(int attempt, std::stop_token stop) {

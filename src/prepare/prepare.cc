@@ -6,13 +6,13 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
+#include "xffl/facility/prepared_text.h"
 #include "xffl/facility/side_job.h"
 
 namespace xffl::prepare {
 namespace {
 
 using tokens::kMaxPreparedBytes;
-using tokens::kPreparedFile;
 using tokens::kPrepareJobFile;
 using tokens::kPrepareProgress;
 using tokens::kPrepareReport;
@@ -74,7 +74,7 @@ class Preparation {
   Outcome run(bool again) {
     const PrepareJob options = prepare_job(experiment_, facility_);
     if (!again)
-      if (const auto found = find_prepared(job_.session(), facility_))
+      if (const auto found = facility::find_prepared(job_.session(), facility_))
         if (found->tokenizer_sha256 == options.tokenizer_sha256 && are_there(*found))
           return {*found, true};
     if (!job_.is_under_way()) submit(options);
@@ -204,12 +204,6 @@ std::string tokenize_program(const config::Facility& facility, const facility::P
   const bool elsewhere =
       facility.access != config::AccessKind::kLocal || !facility.image.file.empty();
   return elsewhere ? "xffl-tokenize" : (programs.xffl.parent_path() / "xffl-tokenize").string();
-}
-
-std::optional<Prepared> find_prepared(remote::Session& session, const config::Facility& facility) {
-  const RemotePath file = facility.prepared / kPreparedFile;
-  if (!session.stat(file)) return std::nullopt;
-  return tokens::parse_prepared(read_text(session, file, kMaxPreparedBytes), file.str());
 }
 
 Outcome prepare(const config::Experiment& experiment, const config::Facility& facility,

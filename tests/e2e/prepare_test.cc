@@ -10,6 +10,8 @@
 #include "xffl/base/file.h"
 #include "xffl/base/process.h"
 #include "xffl/config/load.h"
+#include "xffl/facility/prepared_text.h"
+#include "xffl/remote/session.h"
 #include "xffl/tokens/prepared.h"
 
 namespace xffl {
@@ -34,11 +36,14 @@ class Prepare : public testing::Test {
     write_text("text/a.txt", 300);
     write_text("text/more/b.txt", 200);
     write_text("text/ignored.md", 10);
-    must_run({kTokenize, "train", "--input", (dir_ / "text/a.txt").string(), "--output",
-              (dir_ / "model").string(), "--vocab-size", "320"});
+    train_tokenizer("320");
     write_config("template: 'Say: {text}', sequence_length: 64, validation_fraction: 0.2");
   }
 
+  void train_tokenizer(const std::string& vocab_size) const {
+    must_run({kTokenize, "train", "--input", (dir_ / "text/a.txt").string(), "--output",
+              (dir_ / "model").string(), "--vocab-size", vocab_size});
+  }
   void write_text(const std::string& name, int paragraphs) const {
     std::ofstream file(dir_ / name);
     for (int i = 0; i < paragraphs; ++i)
@@ -79,6 +84,14 @@ class Prepare : public testing::Test {
                  "    environment: ['while [ -e " + hold().string() + " ]; do sleep 0.1; done']\n");
     return start_detached({.argv = {kXffl, "prepare", "alba", "-p", dir_.path().string()}},
                           dir_ / "log");
+  }
+  // Starts the command as above, and kills it after the submission.
+  void interrupt_with_held_job() const {
+    const pid_t command = start_with_held_job();
+    const fs::path id = fs::path(alba().prepared.str()) / "job1/job.id";
+    ASSERT_TRUE(test::await([&] { return fs::exists(id); }));
+    ASSERT_EQ(::kill(command, SIGKILL), 0);
+    wait_for_exit(command);
   }
   tokens::Prepared prepared() const {
     const fs::path file = fs::path(alba().prepared.str()) / "prepared.json";
@@ -134,6 +147,9 @@ TEST_F(Prepare, EveryFormatGivesTheShardsOfEncode) {
   std::ofstream(dir_ / text_, std::ios::binary) << std::string(size_t{4} * 100, '\0');
   expect_same("format: bin, id_type: int32, pack: false",
               {"--format", "bin", "--id-type", "int32", "--vocab-size", "320", "--no-pack"});
+  expect_same("format: bin, id_type: int32, end_id: 0, pack: false",
+              {"--format", "bin", "--id-type", "int32", "--end-id", "0", "--vocab-size", "320",
+               "--no-pack"});
   text_ = "questions.jsonl";
   std::ofstream(dir_ / text_) << R"({"q": "Che ore sono?", "a": " Le sei."})"
                               << "\n";
@@ -162,8 +178,7 @@ TEST_F(Prepare, OtherOptionsOrAnotherTokenizerMakeOtherShards) {
   EXPECT_FALSE(prepared().validation);
   const std::string first = prepared().tokenizer_sha256;
 
-  must_run({kTokenize, "train", "--input", (dir_ / "text/a.txt").string(), "--output",
-            (dir_ / "model").string(), "--vocab-size", "310"});
+  train_tokenizer("310");
   const ProcessResult other = prepare();
   ASSERT_EQ(other.exit_code, 0) << other.err;
   EXPECT_THAT(other.out, HasSubstr("are tokenized"));
@@ -211,17 +226,39 @@ TEST_F(Prepare, AMissingBundleIsNamedBeforeAJob) {
   EXPECT_FALSE(fs::exists(alba().prepared.str()));
 }
 
-TEST_F(Prepare, AnInterruptedCommandFollowsItsJob) {
-  const pid_t first = start_with_held_job();
+// The job fails after its first shard: a folder is in the place of the second one.
+TEST_F(Prepare, ShardsThatAreHalfPublishedHaveNoDescription) {
+  ASSERT_EQ(prepare().exit_code, 0);
   const fs::path folder(alba().prepared.str());
-  ASSERT_TRUE(test::await([&] { return fs::exists(folder / "job1/job.id"); }));
-  ASSERT_EQ(::kill(first, SIGKILL), 0);
-  wait_for_exit(first);
+  fs::remove(folder / "validation.tokens");
+  fs::create_directories(folder / "validation.tokens/in the way");
+  EXPECT_NE(prepare({"--again"}).exit_code, 0);
+  EXPECT_FALSE(fs::exists(folder / "prepared.json"));
+}
+
+TEST_F(Prepare, AnInterruptedCommandFollowsItsJob) {
+  interrupt_with_held_job();
+  const fs::path folder(alba().prepared.str());
   fs::remove(hold());
   const ProcessResult second = prepare();
   EXPECT_EQ(second.exit_code, 0) << second.err;
   EXPECT_FALSE(fs::exists(folder / "job2"));
   EXPECT_EQ(prepared().files, 2u);
+}
+
+TEST_F(Prepare, AJobWithAnEarlierTokenizerIsNotTaken) {
+  interrupt_with_held_job();
+  train_tokenizer("310");
+  fs::remove(dir_ / "log");
+  const pid_t second = start_with_held_job();
+  EXPECT_TRUE(test::await([&] {
+    return read_file(dir_ / "log", 1 << 20).find(" runs") != std::string::npos;
+  })) << read_file(dir_ / "log", 1 << 20);
+  fs::remove(hold());
+  EXPECT_NE(wait_for_exit(second), 0);
+  EXPECT_THAT(read_file(dir_ / "log", 1 << 20), HasSubstr("another tokenizer"));
+  EXPECT_EQ(prepare().exit_code, 0);
+  EXPECT_EQ(prepared().tokenizer_sha256, tokens::tokenizer_hash(dir_ / "model"));
 }
 
 TEST_F(Prepare, DamagedProgressDoesNotEndTheCommand) {
@@ -243,6 +280,24 @@ TEST_F(Prepare, MissingShardsNameTheCommand) {
   ASSERT_EQ(prepare().exit_code, 0);
   EXPECT_THAT(config::find_missing(config::load_experiment(dir_.path())),
               testing::Not(testing::Contains(HasSubstr("data"))));
+}
+
+TEST_F(Prepare, ShardsOfAnotherTokenizerAreNotTrainedOn) {
+  const auto session = remote::make_local_session();
+  const auto problem = [&] {
+    return facility::prepared_text_problem(*session, alba(), dir_ / "model");
+  };
+  EXPECT_THAT(problem(), HasSubstr("not tokenized yet: xffl prepare alba"));
+  ASSERT_EQ(prepare().exit_code, 0);
+  EXPECT_EQ(problem(), "");
+  train_tokenizer("310");
+  EXPECT_THAT(problem(), HasSubstr("another tokenizer than the model's: xffl prepare alba"));
+  ASSERT_EQ(prepare().exit_code, 0);
+  EXPECT_EQ(problem(), "");
+  fs::remove_all(dir_ / "model");
+  EXPECT_EQ(problem(), "");
+  fs::remove(alba().prepared.str() + "/prepared.json");
+  EXPECT_THAT(problem(), HasSubstr("not tokenized yet"));
 }
 
 }  // namespace

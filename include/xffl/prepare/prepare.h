@@ -24,9 +24,6 @@ config::Facility job_shape(const config::Facility& facility, const facility::Pro
 /// xffl-tokenize at the facility: beside its xffl-train.
 std::string tokenize_program(const config::Facility& facility, const facility::Programs& programs);
 
-/// The facility's prepared.json; empty when there is none. Throws kCorrupt, kRemote.
-std::optional<Prepared> find_prepared(remote::Session& session, const config::Facility& facility);
-
 struct Callbacks {
   std::function<void(const std::string& message)> on_state{};  // each change
   std::function<void(const tokens::PrepareProgress&)> on_progress{};
