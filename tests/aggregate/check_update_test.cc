@@ -84,6 +84,18 @@ TEST_F(CheckUpdate, ReturnsTheNormOfTheChange) {
   }
 }
 
+// Each tensor is a block: more blocks than threads.
+TEST_F(CheckUpdate, TheNormHasTheBlocksAfterTheFirstChange) {
+  Tensors zeros, ones;
+  for (int i = 0; i < 500; ++i) {
+    const std::string name = "w" + std::to_string(i);
+    zeros[name] = {{1}, {0.0f}};
+    ones[name] = {{1}, {1.0f}};
+  }
+  const auto base = write_model(dir_ / "zeros", zeros), update = write_model(dir_ / "ones", ones);
+  EXPECT_DOUBLE_EQ(check_update(update, base, false, {1e9}), std::sqrt(500));
+}
+
 TEST_F(CheckUpdate, RejectsAChangeAboveTheMaximalNorm) {
   Tensors update = some_model(2, Dtype::kF32);
   const auto folder = write_model(dir_ / "far", update);

@@ -76,6 +76,8 @@ TEST_F(Command, AcceptsAFolderTwiceAndADtype) {
             average({"--dtype", "fp16", "b", "a", "a"}));
   EXPECT_THAT(read_tensor(dir_ / "out0", "w"), testing::ElementsAre(2, 2));
   EXPECT_EQ(checkpoint::ModelFolder(dir_ / "out0").spec("w").dtype, Dtype::kF16);
+  average({"out0", "out1"});
+  EXPECT_EQ(checkpoint::ModelFolder(dir_ / "out2").spec("w").dtype, Dtype::kF16) << "as the inputs";
 }
 
 TEST_F(Command, WrongWeightsAreAUsageError) {

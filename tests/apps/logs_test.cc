@@ -1,7 +1,8 @@
-// `xffl logs` of the facilities' jobs.
+// `xffl logs` of the coordinator and of the facilities' jobs.
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "apps/sample_run.h"
@@ -74,6 +75,17 @@ TEST_F(Logs, OfARoundAreThoseOfItsNewestJobs) {
   EXPECT_EQ(future.exit_code, exit_code(ErrorKind::kNotFound));
   EXPECT_THAT(future.err, HasSubstr("run 0001 has no round 7 yet: its newest is 2"));
   EXPECT_EQ(xffl({"logs", "--all", "brno"}).exit_code, exit_code(ErrorKind::kUsage));
+}
+
+TEST_F(Logs, OfALongRunHaveTheCoordinatorsLastMessage) {
+  std::ofstream log(folder_.log());
+  for (int i = 0; i < 1000; ++i)
+    log << R"({"time":"12:00","level":"info","event":"look )" << i << "\"}\n";
+  log.close();
+  const ProcessResult result = xffl({"logs"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, testing::EndsWith("\n12:00 info look 999 \n"));
+  EXPECT_EQ(std::ranges::count(result.out, '\n'), 1000);
 }
 
 TEST_F(Logs, ContinueAfterAnUnreadableOutput) {

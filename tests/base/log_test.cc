@@ -80,6 +80,16 @@ TEST(LogFile, HoldsOneJsonObjectPerEventForAnyFieldText) {
   EXPECT_EQ(line["ok"], true);
 }
 
+TEST(LogFile, HoldsNoSecrets) {
+  test::TempDir dir;
+  log::set_console_level(log::Level::kOff);
+  log::set_file(dir.path() / "log");
+  log::info("job ended", {{"error", "HF_TOKEN=hf_abcdefghijklmnopqrstuvwx was refused"}});
+  log::set_file({});
+  const Json line = parse_json(read_file(dir.path() / "log", 10000), "log");
+  EXPECT_EQ(line["error"], "HF_TOKEN=[removed] was refused");
+}
+
 TEST(LogConsole, ShowsOneReadableLinePerEventFromItsLevel) {
   log::set_console_level(log::Level::kWarning);
   testing::internal::CaptureStderr();

@@ -99,6 +99,8 @@ TEST(ProcessStartTicks, IdentifiesAProcess) {
   const auto mine = process_start_ticks(::getpid());
   ASSERT_TRUE(mine);
   EXPECT_EQ(mine, process_start_ticks(::getpid()));
+  const std::string stat = "/proc/" + std::to_string(::getpid()) + "/stat";
+  EXPECT_EQ(std::to_string(*mine) + "\n", run_process({.argv = {"cut", "-d ", "-f22", stat}}).out);
   EXPECT_FALSE(process_start_ticks(0x7ffffff0));
 }
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 
 #include "support/refused_threads.h"
 #include "support/thrown.h"
@@ -40,6 +42,19 @@ TEST(ParallelFor, UsesTheThreadsThatTheSystemGrants) {
     for (const std::atomic<int>& count : calls) EXPECT_EQ(count, 1);
     EXPECT_TRUE(refused.any());
   }
+}
+
+TEST(BlockWorker, FinishWaitsForTheBlockInWorkAndReportsItsError) {
+  std::atomic<bool> is_in_work = false;
+  BlockWorker worker(2, [&](const Block&) {
+    is_in_work = true;
+    is_in_work.notify_all();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    throw Error(ErrorKind::kIo, "the disk is full");
+  });
+  worker.put({});
+  is_in_work.wait(false);
+  EXPECT_EQ(test::message_of(ErrorKind::kIo, [&] { worker.finish(); }), "the disk is full");
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <functional>
 #include <numeric>
+#include <semaphore>
 #include <thread>
 
 #include "backend_group.h"
@@ -120,6 +121,7 @@ TEST_P(GroupContract, ConcurrentCollectivesKeepTheirData) {
       pending.push_back(
           group.start_reduce_scatter(sums.back(), at::full({group.size() * 3}, i, at::kFloat)));
     }
+    group.barrier();  // all data arrive before the first sum
     for (Pending& one : pending) one.wait();
     for (int i = 0; i < 5; ++i) {
       EXPECT_TRUE(sums[static_cast<size_t>(i)].eq(i * group.size()).all().item<bool>());
@@ -252,6 +254,27 @@ TEST(Gloo, DeathOfAPeerThrows) {
           make_group({rank, 2, rank, 2, "127.0.0.1", port, std::chrono::seconds(5)}, at::kCPU);
       if (rank == 1) return;
       EXPECT_THROW(group->all_reduce(at::ones({4})), Error);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+// The connections of a rank that hangs stay open.
+TEST(Gloo, AHungPeerEndsASumAfterTheTimeout) {
+  if (!has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  std::binary_semaphore has_ended{0};
+  const int port = free_port();
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      std::unique_ptr<Group> group =
+          make_group({rank, 2, rank, 2, "127.0.0.1", port, std::chrono::seconds(2)}, at::kCPU);
+      if (rank == 1) {
+        EXPECT_TRUE(has_ended.try_acquire_for(std::chrono::seconds(60)));
+        return;
+      }
+      EXPECT_THROW(group->all_reduce(at::ones({4})), Error);
+      has_ended.release();
     });
   }
   for (std::thread& rank : ranks) rank.join();

@@ -143,7 +143,7 @@ training: {steps_per_round: 1}
 facilities:
   a: {trainer: builtin, environment: ["module load cuda", "ulimit -n 4096"], data: {train: t}}
   b: {trainer: {program: bin/xffl-train}, environment: {HF_HOME: /x y, N: 3}, data: {train: t}}
-  c: {trainer: {command: [python3, ./train.py, --x, "a b"]}, data: {train: t}}
+  c: {trainer: {command: [python3, ./train.py, ../lib, --x, "a b"]}, data: {train: t}}
 )");
   EXPECT_TRUE(experiment.facilities[0].trainer_command.empty());
   EXPECT_TRUE(experiment.facilities[0].trainer_program.empty());
@@ -153,7 +153,7 @@ facilities:
   EXPECT_THAT(experiment.facilities[1].environment,
               ElementsAre("export HF_HOME='/x y'", "export N=3"));
   EXPECT_THAT(experiment.facilities[2].trainer_command,
-              ElementsAre("python3", "/project/train.py", "--x", "a b"));
+              ElementsAre("python3", "/project/train.py", "/lib", "--x", "a b"));
 }
 
 TEST(ParseExperiment, ReadsPolicyAndAggregation) {
@@ -488,6 +488,19 @@ TEST(FindMissing, NamesMissingFiles) {
   for (const std::string& one : find_missing(load_experiment(project.path()))) all += one + "\n";
   EXPECT_THAT(all, Not(HasSubstr("model:")));
   EXPECT_THAT(all, Not(HasSubstr("brno")));
+}
+
+TEST(FindMissing, NamesATrainerWithoutTheExecutePermission) {
+  const test::TempDir project;
+  write_file_atomic(project / "xffl.yaml",
+                    small_with("world_size: 2", "world_size: 2\n    trainer: {program: train}"));
+  const auto named =
+      testing::Contains("facilities.alba.trainer.program: " + (project / "train").string() +
+                        " is not a program that can be run");
+  write_file_atomic(project / "train", "", 0600);
+  EXPECT_THAT(find_missing(load_experiment(project.path())), named);
+  write_file_atomic(project / "train", "", 0700);
+  EXPECT_THAT(find_missing(load_experiment(project.path())), Not(named));
 }
 
 TEST(ParseExperiment, AdaptersAreTheSameAtAllFacilities) {

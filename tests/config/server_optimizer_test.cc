@@ -46,6 +46,8 @@ TEST_F(ServerOptimizerKeys, AnOptimizerHasASectionWithItsSettings) {
   const Field& section = *keys_.find("fedavgm");
   EXPECT_FALSE(section.is_set(&defaults)) << "defaults are left out of the run's configuration";
   EXPECT_TRUE(section.is_set(&set));
+  const Field& momentum = *section.table->find("momentum");
+  EXPECT_EQ(std::get<double>(momentum.get(&set.optimizer_settings)), 0.5);
   EXPECT_THAT(read("weights: equal\n").optimizer_settings, testing::IsEmpty());
 }
 

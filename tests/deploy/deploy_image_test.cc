@@ -117,6 +117,9 @@ TEST_F(DeployImage, RemovesItsOwnFilesOnly) {
   EXPECT_FALSE(fs::exists(fs::symlink_status(there())));
   EXPECT_TRUE(deployed_images(*session_, place().file).empty());
   EXPECT_EQ(read_file(dir_ / "site/xffl-notes.sif", 100), "mine");
+  write_file_atomic(there(), "mine");
+  remove_images(*session_, place().file, {});
+  EXPECT_EQ(read_file(there(), 100), "mine");
 }
 
 // The link drops at a later byte each time, and replies are lost: the next deployment continues.

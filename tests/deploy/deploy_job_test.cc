@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <thread>
 
 #include "support/await.h"
@@ -73,17 +74,12 @@ class LoginNode final : public remote::Session {
 class DeployByJob : public testing::Test {
  protected:
   DeployByJob() {
-    fs::create_directories(dir_ / "bin");
-    for (const char* name : {"tar", "gzip", "sha256sum"}) {
-      std::ofstream(dir_ / "bin" / name)
-          << "#!/bin/sh\necho \"$0 $*\" >>'" << (dir_ / "trace").string() << "'\nexit 1\n";
-      fs::permissions(dir_ / "bin" / name, fs::perms::owner_all);
-    }
+    for (const char* name : {"tar", "gzip", "sha256sum"})
+      put_program(dir_ / "bin" / name,
+                  "echo \"$0 $*\" >>'" + (dir_ / "trace").string() + "'\nexit 1");
     // xffl in the job's script: `xffl exec ... -- COMMAND`.
     services_.programs.xffl = dir_ / "xffl";
-    std::ofstream(dir_ / "xffl")
-        << "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\nshift\nexec \"$@\"\n";
-    fs::permissions(dir_ / "xffl", fs::perms::owner_all);
+    put_program(dir_ / "xffl", "while [ \"$1\" != -- ]; do shift; done\nshift\nexec \"$@\"");
     bundle_ = make_bundle("exec echo xffl-train 0.1.0 '(torch 2.11.0)'");
     facility_.name = FacilityName("alba");
     facility_.workdir = RemotePath((dir_ / "work").string());
@@ -96,6 +92,11 @@ class DeployByJob : public testing::Test {
     if (fs::exists(dir_ / "trace")) ADD_FAILURE() << read_file(dir_ / "trace", 1 << 20);
   }
 
+  static void put_program(const fs::path& path, const std::string& script) {
+    fs::create_directories(path.parent_path());
+    std::ofstream(path) << "#!/bin/sh\n" << script << "\n";
+    fs::permissions(path, fs::perms::owner_all);
+  }
   Bundle make_bundle(const std::string& line) const {
     return read_bundle(test::make_small_bundle(dir_.path(), line));
   }
@@ -114,18 +115,26 @@ class DeployByJob : public testing::Test {
   // The next jobs wait until release().
   void hold() {
     write_file_atomic(dir_ / "hold", "");
-    facility_.environment = {"while [ -e '" + (dir_ / "hold").string() +
-                             "' ]; do sleep 0.05; done"};
+    facility_.environment.push_back("while [ -e '" + (dir_ / "hold").string() +
+                                    "' ]; do sleep 0.05; done");
   }
   void release() const { fs::remove(dir_ / "hold"); }
-  // Starts a deployment and stops it when its job is there and held.
-  Error stopped_deployment(int number = 1) {
+  // Calls `deploy` and stops it when its job, whose folder is `folder`, is there and held.
+  static Error stop_when_held(const fs::path& folder,
+                              const std::function<void(std::stop_token)>& deploy) {
     std::stop_source stop;
     std::jthread stopper([&] {
-      EXPECT_TRUE(test::await([&] { return fs::exists(job(number) / "claim/owner"); }));
+      EXPECT_TRUE(test::await([&] { return fs::exists(folder / "claim/owner"); }));
       stop.request_stop();
     });
-    return error_of([&] { deploy_now(stop.get_token()); });
+    return error_of([&] { deploy(stop.get_token()); });
+  }
+  Error stopped_deployment() {
+    return stop_when_held(job(1), [&](std::stop_token stop) { deploy_now(stop); });
+  }
+  void cancel() {
+    cancel_jobs(facility_, services_, {},
+                [this](const std::string& message) { states_.push_back(message); });
   }
   static void flip_byte(const fs::path& path, std::streamoff at) {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
@@ -253,6 +262,13 @@ TEST_F(DeployByJob, ANodeWithoutTarIsNamed) {
   EXPECT_THAT(error.what(), HasSubstr(" lacks tar gzip, "));
 }
 
+TEST_F(DeployByJob, TheLogInNodeMayBeAnotherMachineWithAnOldGlibc) {
+  put_program(dir_ / "bin/uname", "echo riscv64");
+  put_program(dir_ / "bin/getconf", "echo glibc 2.17");
+  EXPECT_EQ(deploy_now().started, "xffl-train 0.1.0 (torch 2.11.0)");
+  EXPECT_EQ(current(), bundle_.name);
+}
+
 // Lost replies at each step: the next deployment continues, and the archive is unpacked once.
 TEST_F(DeployByJob, ContinuesAfterEachInterruption) {
   const auto login_node = link_;
@@ -288,7 +304,7 @@ TEST_F(DeployByJob, ContinuesAfterEachInterruption) {
 TEST_F(DeployByJob, ARemovalCancelsTheJob) {
   hold();
   stopped_deployment();
-  cancel_jobs(facility_, services_, {}, [&](const std::string& text) { states_.push_back(text); });
+  cancel();
   EXPECT_THAT(states_, Contains(HasSubstr("is cancelled")));
   remove(*link_, facility_.workdir, {});
   release();
@@ -304,9 +320,7 @@ class DeployImageByJob : public DeployByJob {
  protected:
   DeployImageByJob() {
     // A stand-in for Apptainer, which runs the image as a script. It is on the job's node only.
-    fs::create_directories(dir_ / "module");
-    std::ofstream(dir_ / "module/apptainer") << "#!/bin/sh\nexec sh \"$2\" \"$3\"\n";
-    fs::permissions(dir_ / "module/apptainer", fs::perms::owner_all);
+    put_program(dir_ / "module/apptainer", "exec sh \"$2\" \"$3\"");
     load_ = "PATH='" + (dir_ / "module").string() + "':$PATH";
     facility_.environment = {load_};
     facility_.image.file = there().string();
@@ -323,6 +337,9 @@ class DeployImageByJob : public DeployByJob {
                                 .trainer = "xffl-train",
                                 .version = "0.1.0"},
                                stop);
+  }
+  Error stopped_image_deployment() {
+    return stop_when_held(image_job(1), [&](std::stop_token stop) { deploy_image_now(stop); });
   }
   std::string linked() const { return fs::read_symlink(there()).string(); }
   fs::path image_job(int number) const {
@@ -346,15 +363,8 @@ TEST_F(DeployImageByJob, AJobHashesAndStartsTheImage) {
 }
 
 TEST_F(DeployImageByJob, AnImageThatWasDamagedThereIsFoundAndSentAgain) {
-  write_file_atomic(dir_ / "hold", "");
-  facility_.environment.push_back("while [ -e '" + (dir_ / "hold").string() +
-                                  "' ]; do sleep 0.05; done");
-  std::stop_source stop;
-  std::jthread stopper([&] {
-    EXPECT_TRUE(test::await([&] { return fs::exists(image_job(1) / "claim/owner"); }));
-    stop.request_stop();
-  });
-  EXPECT_EQ(error_of([&] { deploy_image_now(stop.get_token()); }).kind(), ErrorKind::kCancelled);
+  hold();
+  EXPECT_EQ(stopped_image_deployment().kind(), ErrorKind::kCancelled);
   flip_byte(dir_ / "site/.xffl-staging" / hash() / "built.sif", 1000);
   release();
   const Error error = error_of([&] { deploy_image_now(); });
@@ -382,6 +392,14 @@ TEST_F(DeployImageByJob, AnImageThatDoesNotStartIsNotPromoted) {
   EXPECT_EQ(error.kind(), ErrorKind::kFailed);
   EXPECT_THAT(error.what(), HasSubstr("no libtorch"));
   EXPECT_EQ(linked(), good);
+}
+
+TEST_F(DeployImageByJob, ARemovalCancelsTheJob) {
+  hold();
+  stopped_image_deployment();
+  cancel();
+  EXPECT_THAT(states_, Contains(HasSubstr("is cancelled")));
+  release();
 }
 
 config::Facility facility_with(const std::string& scheduler, const std::string& settings) {

@@ -8,6 +8,7 @@
 
 #include "support/await.h"
 #include "support/temp_dir.h"
+#include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/process.h"
@@ -117,11 +118,26 @@ TEST_F(CheckJob, PrintsItsResultsAsJson) {
   EXPECT_TRUE(has_error) << failed.out;
 }
 
+// The job's last check fails, and no other one.
+TEST_F(CheckJob, ATrainerThatDoesNotStartIsAnErrorWithJson) {
+  write_file_atomic(dir_ / "xffl.yaml",
+                    "project: p\nmodel: model\nrounds: 1\ntraining: {steps_per_round: 40, "
+                    "batch_size: 4}\nfacilities:\n"
+                    "  alba: {trainer: {program: /bin/false}, data: {train: [data.tokens]}}\n");
+  const ProcessResult failed = xffl({"doctor", "--job", "alba", "--yes", "--json"});
+  EXPECT_EQ(failed.exit_code, exit_code(ErrorKind::kFailed)) << failed.out << failed.err;
+  const Json json = parse_json(failed.out, "stdout");
+  for (const Json& result : json.at("results"))
+    EXPECT_EQ(result.at("severity") == "error", result.at("check") == "trainer") << result;
+  EXPECT_EQ(json.at("results").back().at("check"), "trainer");
+}
+
 TEST_F(CheckJob, KeepsTheLastFoldersOnly) {
   const fs::path checks = dir_ / "work/alba/xffl.checks";
   ASSERT_EQ(check().exit_code, 0);
   const std::string own = fs::directory_iterator(checks)->path().filename().string();
   ASSERT_EQ(own.substr(0, 7), "p.alba-");
+  fs::rename(checks / own / "job1", checks / own / "job9");  // in a listing, job10 precedes it
   for (const char* other : {"p.alba-0000000", "q.alba-00000001", "p.alba-0000000g"})
     make_dirs(checks / other);
   for (int i = 1; i <= 4; ++i) {
@@ -129,7 +145,8 @@ TEST_F(CheckJob, KeepsTheLastFoldersOnly) {
     make_dirs(old / "job1");
     fs::last_write_time(old, fs::file_time_type::clock::now() - std::chrono::hours(i));
   }
-  for (int job = 2; job <= 4; ++job) ASSERT_EQ(check().exit_code, 0) << job;
+  // The first command shows the result of job9, which none has shown.
+  for (int job = 9; job <= 12; ++job) ASSERT_EQ(check().exit_code, 0) << job;
   std::set<std::string> left, jobs;
   for (const auto& entry : fs::directory_iterator(checks))
     left.insert(entry.path().filename().string());
@@ -138,7 +155,7 @@ TEST_F(CheckJob, KeepsTheLastFoldersOnly) {
   EXPECT_THAT(
       left, testing::UnorderedElementsAre(own, "p.alba-00000001", "p.alba-00000002",
                                           "p.alba-0000000", "q.alba-00000001", "p.alba-0000000g"));
-  EXPECT_THAT(jobs, testing::UnorderedElementsAre("job2", "job3", "job4"));
+  EXPECT_THAT(jobs, testing::UnorderedElementsAre("job10", "job11", "job12"));
 }
 
 TEST_F(CheckJob, CtrlCCancelsTheJob) {

@@ -1,7 +1,9 @@
 // Federations in this process whose links drop, whose schedulers forget a cancellation, and whose
 // settings change while jobs wait. The trainings are those of xffl-fake-trainer.
 #include <fstream>
+#include <map>
 #include <thread>
+#include <utility>
 
 #include "e2e/in_process.h"
 #include "xffl/base/error.h"
@@ -56,6 +58,52 @@ TEST_F(InProcessFederation, AForgottenCancellationIsRepeated) {
   ASSERT_TRUE(scheduler && scheduler->cancelled);
   const submit::SubmittedJob job = *scheduler->cancelled;
   EXPECT_NE(scheduler->query(std::span(&job, 1), {}).at(job.id).state, submit::JobState::kRunning);
+  project_.release("brno");
+}
+
+// Does not answer the first search.
+class SilentSearch final : public ForwardingScheduler {
+ public:
+  using ForwardingScheduler::ForwardingScheduler;
+  std::vector<JobId> find(const submit::JobRequest& request, std::stop_token stop) override {
+    if (std::exchange(answers_, true)) return ForwardingScheduler::find(request, stop);
+    while (!stop.stop_requested()) std::this_thread::sleep_for(milliseconds(10));
+    throw Error(ErrorKind::kCancelled, "stopped");
+  }
+
+ private:
+  bool answers_ = false;
+};
+
+// The round would otherwise end by the sum of their limits after its deadline.
+TEST_F(InProcessFederation, TheStepsOfACleanUpShareTheirLimitOf8Seconds) {
+  project_.set_policy(
+      "{on_missing: skip, quorum: 1, quorum_grace: 1s, deadline: 1h, poll_interval: 20ms}");
+  project_.set_rounds(1);
+  project_.set_hold();
+  project_.write_config();
+  bool fenced = false;
+  watch("brno", [&](const std::string& operation, const RemotePath& path) {
+    if (operation == "make_dirs" && path.str().ends_with("claim/fenced") &&
+        !std::exchange(fenced, true))
+      std::this_thread::sleep_for(seconds(6));
+  });
+  std::shared_ptr<SilentSearch> scheduler;
+  brno_scheduler_ = [&](Scheduler inner) {
+    if (!scheduler) scheduler = std::make_shared<SilentSearch>(std::move(inner));
+    return scheduler;
+  };
+  const std::jthread operator_thread([&] {
+    project_.await_events("submitted", 2);
+    project_.release("alba");
+  });
+  EXPECT_EQ(run().rounds_published, 1);
+  std::map<std::string, Clock::UtcTime> times;
+  for (const history::StoredEvent& event : project_.events())
+    if (event.facility == "brno" && event.round == 1)
+      times[event.kind] = parse_utc(event.time_utc).value();
+  EXPECT_TRUE(fenced);
+  EXPECT_LT(times.at("facility_missing") - times.at("cancel_intended"), seconds(11));
   project_.release("brno");
 }
 

@@ -23,11 +23,13 @@ TEST_F(InProcessFederation, FailedRemovalsAreRetriedAfterTheNextRound) {
   project_.set_policy("{on_missing: wait, keep_rounds: 1, poll_interval: 20ms}");
   project_.set_rounds(4);
   project_.write_config();
-  const auto fail = times(1, ErrorKind::kRemote, "the link is down");
-  watch("brno", [fail](const std::string& operation, const RemotePath&) {
-    if (operation == "list" || operation == "remove_tree") fail();
+  std::atomic<bool> failed{false};
+  watch("brno", [&](const std::string& operation, const RemotePath& path) {
+    if (operation == "remove_tree" && path.filename() == "r0001" && !failed.exchange(true))
+      throw Error(ErrorKind::kRemote, "the link is down");
   });
   EXPECT_EQ(run().rounds_published, 4);
+  EXPECT_TRUE(failed);
   for (const char* name : {"alba", "brno"}) {
     const auto folder = facility_folder(name);
     EXPECT_THAT(names_in(folder, "r0"), testing::ElementsAre("r0004")) << name;

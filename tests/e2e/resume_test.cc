@@ -117,6 +117,18 @@ TEST(Copy, AMovedRunContinues) {
   EXPECT_EQ(project.trainings(), kOnceEach);
 }
 
+// The run has a copy.
+TEST(Copy, OfTheFirstModelSufficesToContinue) {
+  Project project;
+  project.set_rounds(1);
+  project.write_config();
+  ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:8"}}).exit_code, 128 + SIGKILL);
+  std::filesystem::rename(project.path() / "model", project.path() / "moved");
+  const ProcessResult again = project.run();
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(project.count_events("published"), 1);
+}
+
 // The journal's database is damaged: the message names the repair command, and the repaired run
 // continues.
 TEST(Damage, IsRepairedAndTheRunContinues) {

@@ -43,6 +43,8 @@ TEST(EventFile, WritesLongNumbersAsVarints) {
   // Step 2^53 takes 8 bytes: seven groups of 7 zero bits, and a 16.
   EXPECT_THAT(scalars_record(0, int64_t{1} << 53, {{"x", 1}}),
               HasSubstr("\x10\x80\x80\x80\x80\x80\x80\x80\x10"s));
+  EXPECT_THAT(scalars_record(0, 127, {{"x", 1}}), HasSubstr("\x10\x7f\x2a"s));
+  EXPECT_THAT(scalars_record(0, 128, {{"x", 1}}), HasSubstr("\x10\x80\x01\x2a"s));
   const std::string tag(300, 't');  // a length of two bytes
   EXPECT_THAT(scalars_record(0, 0, {{tag, 1}}), HasSubstr("\x0a\xac\x02"s + tag));
 }

@@ -35,6 +35,8 @@ TEST(Prometheus, HasTheFiguresOfARun) {
   run.accept(2, 1);
   run.add({2, run.name(1), 1}, history::UpdateLost{"damaged"});
   run.add({.facility = run.name(1)}, history::FacilityPaused{"maintenance"});
+  run.add({.facility = run.name(0)}, history::FacilityPaused{"maintenance"});
+  run.add({.facility = run.name(0)}, history::FacilityResumed{});
   const std::string text = text_of(run, {.has_coordinator = true, .rounds_planned = 5});
   for (const char* line :
        {"xffl_run_info{project=\"test\",run=\"0001\",version=\"0.0.0\"} 1\n",

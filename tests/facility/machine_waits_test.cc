@@ -247,10 +247,28 @@ TEST(FacilityMachinePaused, AJobThatAppearsIsAdopted) {
   fixture.give(SubmitUnknown{"timed out"});
   fixture.now.paused = "a person";
   expect_no_submission(fixture, hours(2));
-  fixture.sleep_if_asked();
+  if (const auto* sleep = fixture.action<Sleep>()) fixture.give(TimerFired{}, sleep->duration);
   ASSERT_TRUE(fixture.action<FindJobs>());
   fixture.give(Found{{JobId("7")}});
   EXPECT_TRUE(fixture.action<Poll>());
+}
+
+// The pause concerns submissions only.
+TEST(FacilityMachinePaused, AFailedAttemptIsFencedAndRecorded) {
+  MachineFixture fixture;
+  fixture.to_the_job();
+  fixture.now.paused = "a person";
+  for (int polls = 0; polls < 2; ++polls) {
+    fixture.give(Polled{.status = submit::JobStatus{.state = submit::JobState::kEnded}});
+    fixture.sleep_if_asked();
+  }
+  ASSERT_TRUE(fixture.action<FindJobs>());
+  fixture.give(Found{});
+  ASSERT_TRUE(fixture.action<Fence>());
+  fixture.give(Completed{});
+  fixture.give(Polled{});
+  EXPECT_EQ(fixture.kinds.back(), "attempt_failed");
+  EXPECT_TRUE(fixture.action<Sleep>()) << "the next attempt waits for the user";
 }
 
 // The machine retries for as long as the policy says; status shows early that it will hardly help.

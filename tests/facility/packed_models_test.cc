@@ -88,6 +88,11 @@ TEST_F(PackedGlobals, AreSkippedWhenAModelIsGone) {
   EXPECT_FALSE(leaves_something());
 }
 
+TEST_F(PackedGlobals, AFailureLeavesNoModelOfTheRoundBefore) {
+  ASSERT_TRUE(packed_.of(folder_, 3, {}));
+  EXPECT_FALSE(packed_.of(folder_, 4, {})) << "round 3 has published no model";
+}
+
 // A process of its own, because memory that earlier tests freed would be reused.
 TEST_F(PackedGlobals, AreSkippedWithoutMemory) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");

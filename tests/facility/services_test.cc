@@ -1,12 +1,25 @@
 #include "xffl/facility/services.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "remote/asking_host.h"
+#include "support/sshd.h"
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/submit/slurm.h"
 
 namespace xffl::facility {
 namespace {
+
+using testing::ElementsAre;
+using testing::Pair;
+using testing::StartsWith;
 
 // A round's job and the short job of `xffl doctor --job` differ in their settings.
 TEST(Services, ASchedulerIsThatOfTheSettings) {
@@ -21,6 +34,31 @@ TEST(Services, ASchedulerIsThatOfTheSettings) {
   EXPECT_EQ(services.scheduler(facility, session), of_round);
   facility.scheduler.as<submit::SlurmSettings>().time = std::chrono::minutes(15);
   EXPECT_NE(services.scheduler(facility, session), of_round);
+}
+
+// The prompts of all facilities come to one terminal.
+TEST(Services, APromptNamesItsFacilityAndHidesAPassword) {
+  if (!test::Sshd::missing().empty()) GTEST_SKIP() << test::Sshd::missing();
+  test::Sshd sshd;  // provides the keys and a port
+  sshd.stop();
+  const remote::AskingHost host(sshd.dir() / "host_key", sshd.port());
+  const test::TempDir project;
+  std::filesystem::copy_file(sshd.known_hosts(), project / "known_hosts");
+  config::Facility facility;
+  facility.name = FacilityName("alba");
+  facility.access = config::AccessKind::kSsh;
+  facility.ssh = sshd.settings();
+  std::vector<std::pair<std::string, bool>> prompts;
+  SystemClock clock;
+  const Services services =
+      make_services(clock, project.path(), [&](const std::string& prompt, bool echo) {
+        prompts.emplace_back(prompt, echo);
+        return std::string("123456");
+      });
+  // The host accepts the log-in and offers no service.
+  test::error_of([&] { services.connect(facility)->stat(RemotePath("/")); });
+  EXPECT_THAT(prompts,
+              ElementsAre(Pair(StartsWith("alba: "), false), Pair(StartsWith("alba: "), true)));
 }
 
 }  // namespace

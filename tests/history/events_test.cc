@@ -72,6 +72,12 @@ TEST(Events, AreTheSameAfterDecoding) {
   EXPECT_TRUE(submitted.adopted);
   EXPECT_EQ(submitted.duplicates, std::vector{JobId("43")});
   EXPECT_FALSE(decode(encode({}, RunCancelled{})).scope.facility);
+  // Weights that a float cannot hold.
+  const std::vector<double> weights = {16'777'217, 1.0 / 3};
+  const ParticipantsFrozen frozen{
+      {FacilityName("alba"), FacilityName("brno")}, {"u", "v"}, weights};
+  EXPECT_EQ(std::get<ParticipantsFrozen>(decode(encode({.round = 3}, frozen)).event).weights,
+            weights);
 }
 
 TEST(Events, FromEarlierReleasesAreEncodedToTheSameRows) {

@@ -82,7 +82,9 @@ TEST_F(Repair, TakesTheRunFromAFrozenCoordinator) {
   const auto frozen = Store::open(path_);
   fs::remove(path_.string() + ".lock");
   overwrite(path_, 8192 - 600, std::string(500, 'x'));
+  ASSERT_TRUE(fs::exists(path_.string() + "-wal"));
   ASSERT_FALSE(repair(path_).damaged.empty());
+  EXPECT_FALSE(fs::exists(path_.string() + "-wal")) << "the frozen coordinator's log";
   EXPECT_FALSE(frozen->is_writer());
   EXPECT_EQ(test::kind_of([&] { frozen->check_writer(); }), ErrorKind::kBusy);
   EXPECT_EQ(test::kind_of([&] { frozen->append({.kind = "tick"}); }), ErrorKind::kBusy);

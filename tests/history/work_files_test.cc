@@ -68,9 +68,10 @@ TEST_F(WorkFiles, ARenameAfterATakeOverHasNoEffect) {
 TEST_F(WorkFiles, OfEarlierEpochsAreRemovedEverywhereExceptForUpdates) {
   const fs::path alba = folder_.facility(2, FacilityName("alba"));
   make_dirs(folder_.round(0));
-  for (const fs::path& path : {folder_.path() / "CURRENT.e1", folder_.round(0) / "first.e1",
-                               folder_.round(2) / "global.packed.e1", alba / "job.json.e1.tmp",
-                               alba / "report.json.e2.tmp", alba / "report.json"})
+  for (const fs::path& path :
+       {folder_.path() / "CURRENT.e1", folder_.round(0) / "first.e1",
+        folder_.round(2) / "global.packed.e1", alba / "job.json.e1.tmp",
+        alba / "report.json.e2.tmp", alba / "report.json.e3.tmp", alba / "report.json"})
     write_file_atomic(path, "x");
   make_dirs(alba / "update.e1");
   write_file_atomic(alba / "update.e1.blocks", "hashes");
@@ -98,6 +99,7 @@ TEST_F(WorkFiles, OfEarlierEpochsAreRemovedEverywhereExceptForUpdates) {
   remove_work_files(folder_, 2, 2);
   EXPECT_FALSE(fs::exists(alba / "update.e2.part"));
   EXPECT_FALSE(fs::exists(alba / "report.json.e2.tmp"));
+  EXPECT_TRUE(fs::exists(alba / "report.json.e3.tmp")) << "of the next coordinator";
   EXPECT_TRUE(fs::exists(alba / "report.json"));
 }
 

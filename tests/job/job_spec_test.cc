@@ -4,6 +4,7 @@
 
 #include "samples.h"
 #include "support/temp_dir.h"
+#include "xffl/job/fields.h"
 #include "xffl/job/supported.h"
 
 namespace xffl::job {
@@ -213,6 +214,16 @@ TEST(JobSpec, NamesOfEnumerators) {
   EXPECT_EQ(parse_enum<FloatType>("FP32"), std::nullopt);
   EXPECT_EQ(parse_enum<UpdateKind>("weights"), UpdateKind::kWeights);
   EXPECT_EQ(parse_enum<ScheduleKind>("linear"), ScheduleKind::kLinear);
+}
+
+TEST(TrainingFields, OnlyThoseWithoutAnEffectOnTheModelMayChangeWithinARun) {
+  std::vector<std::string_view> names;
+  for (const Field& field : training_fields().yaml)
+    if (field.operational) names.push_back(field.name);
+  EXPECT_THAT(names, testing::UnorderedElementsAre("sharding", "shard_group_size", "recompute",
+                                                   "attention", "offload", "validation_batch_size",
+                                                   "checkpoint_interval", "keep_checkpoints",
+                                                   "deterministic", "pipeline"));
 }
 
 TEST(NumMicroBatches, CountsThePartialOne) {

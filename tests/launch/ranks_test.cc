@@ -163,6 +163,20 @@ TEST(RunRanks, KillsTheRestOfEachProcessGroup) {
   }
 }
 
+// A process that a rank leaves behind may save its work.
+TEST(RunRanks, EndsTheRestOfAProcessGroupWithSigterm) {
+  test::TempDir dir;
+  ProcessSpec spec =
+      launcher(1,
+               "(trap 'echo saved; exit' TERM; touch ready; while :; do sleep 0.05; done) &\n"
+               "until [ -e ready ]; do sleep 0.02; done",
+               120'000);
+  spec.cwd = dir.path();
+  const ProcessResult result = run_process(spec);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out, "[0] saved\n");
+}
+
 TEST(RunRanks, ReturnsWhileADaemonKeepsTheOutputOpen) {
   const ProcessResult result =
       run_process(launcher(1, "setsid sh -c 'echo $$; exec sleep 300' & sleep 0.2; echo end", 200));

@@ -46,6 +46,7 @@ class Launcher {
     ::waitpid(pid_, nullptr, 0);
   }
   void signal(int signal_number) { ::kill(pid_, signal_number); }
+  void signal_group(int signal_number) { ::kill(-pid_, signal_number); }
   int wait() {
     int status = 0;
     ::waitpid(pid_, &status, 0);
@@ -63,17 +64,20 @@ class Launcher {
 
 constexpr const char* kReady = "touch ready.$RANK; while :; do sleep 0.05; done";
 
+// A closing session kills the launcher's process group.
 TEST(LauncherSignals, KillingTheLauncherEndsRanksAndTheirChildren) {
-  Launcher launcher(3,
-                    "echo $$ >pid.$RANK; sleep 300 & echo $! >child.$RANK; touch ready.$RANK; "
-                    "trap '' TERM; while :; do sleep 0.05; done");
-  std::vector<pid_t> pids;
-  for (const char* name : {"pid.0", "pid.1", "pid.2", "child.0", "child.1", "child.2"})
-    pids.push_back(launcher.pid_in(name));
-  for (pid_t pid : pids) ASSERT_TRUE(process_start_ticks(pid));
-  launcher.signal(SIGKILL);
-  EXPECT_EQ(launcher.wait(), 128 + SIGKILL);
-  for (pid_t pid : pids) await([&] { return !process_start_ticks(pid); });
+  for (const bool whole_group : {false, true}) {
+    Launcher launcher(3,
+                      "echo $$ >pid.$RANK; sleep 300 & echo $! >child.$RANK; touch ready.$RANK; "
+                      "trap '' TERM; while :; do sleep 0.05; done");
+    std::vector<pid_t> pids;
+    for (const char* name : {"pid.0", "pid.1", "pid.2", "child.0", "child.1", "child.2"})
+      pids.push_back(launcher.pid_in(name));
+    for (pid_t pid : pids) ASSERT_TRUE(process_start_ticks(pid));
+    whole_group ? launcher.signal_group(SIGKILL) : launcher.signal(SIGKILL);
+    EXPECT_EQ(launcher.wait(), 128 + SIGKILL);
+    for (pid_t pid : pids) await([&] { return !process_start_ticks(pid); });
+  }
 }
 
 TEST(LauncherSignals, ForwardsSigtermAndLetsRanksCleanUp) {

@@ -238,6 +238,20 @@ TEST_P(Layers, AFreshAdapterWithMagnitudesChangesNothing) {
                   .equal(apply_linear(x, {&w, nullptr})));
 }
 
+// W' is 2 B A here, and each row is a piece of its own. A row's elements are equal, so that its
+// direction times x is the root of the number of columns.
+TEST(Magnitudes, LengthsOfALargeLayerHaveTheRowsOfTheirPiece) {
+  constexpr int64_t kColumns = 1 << 22;
+  Weight w, a, b, m;
+  w.value = at::zeros({2, kColumns}, at::kFloat);
+  a.value = at::ones({1, kColumns}, at::kFloat);
+  b.value = at::arange(1, 3, at::kFloat).view({2, 1});
+  m.value = at::ones({2}, at::kFloat);
+  const at::Tensor y = apply_linear(at::ones({1, 1, kColumns}, at::kFloat),
+                                    {&w, nullptr, {&a, &b, 2.0, nullptr, 0, &m}});
+  EXPECT_LT(error_of_layer(y.flatten(), at::full({2}, 2048, at::kFloat)), 1e-4) << y;
+}
+
 TEST(RopeTables, OfAnyLengthHaveTheSameRows) {
   const at::Tensor frequencies = rope_frequencies({checkpoint::RopeKind::kDefault, 10000.0}, 6);
   const at::TensorOptions options = at::TensorOptions().dtype(at::kFloat);

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <cmath>
+#include <numbers>
+
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
 #include "xffl/llama/model_files.h"
@@ -100,6 +103,21 @@ TEST(Weights, RandomValuesDependOnSeedAndNameOnly) {
   EXPECT_TRUE(random_value({"model.norm.weight", {9}, 0}, 5).eq(1).all().item<bool>());
   EXPECT_TRUE(
       random_value({"model.layers.0.mlp.up_proj.bias", {9}, 0}, 5).eq(0).all().item<bool>());
+}
+
+// Box and Muller's method makes a pair of two uniform numbers: radius and angle.
+TEST(Weights, RandomPairsAreIndependent) {
+  const ParameterSpec spec{"lm_head.weight", {50'001, 2}, 0};
+  const at::Tensor pairs = random_value(spec, 5).to(at::kDouble) / 0.02;
+  const at::Tensor radius = at::exp(pairs.square().sum(1) / -2) - 0.5;
+  const at::Tensor radians = at::atan2(pairs.select(1, 1), pairs.select(1, 0));
+  const at::Tensor angle = (radians / (2 * std::numbers::pi)).remainder(1) - 0.5;
+  const auto covariance = [](const at::Tensor& x, const at::Tensor& y) {
+    return std::abs((x * y).mean().item<double>());
+  };
+  const double limit = 5 / 12.0 / std::sqrt(5e4);  // 5 standard errors; 1 / 12 for equal numbers
+  EXPECT_LT(covariance(angle, radius), limit);
+  EXPECT_LT(covariance(angle.narrow(0, 0, 50'000), radius.narrow(0, 1, 50'000)), limit);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <thread>
 
+#include "support/await.h"
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -155,13 +156,17 @@ TEST_F(HooksTest, KeepAnEventWhoseProgramWasAborted) {
 }
 
 TEST_F(HooksTest, DropTheOldestOfTooManyEvents) {
-  Hooks slow = hooks({"true"});
+  Hooks slow = hooks({"sh", "-c", "cat > part; mv part got; sleep 1000"});
   const size_t events = kMaxWaitingEvents + 5;
-  for (size_t i = 0; i < events; ++i) pause("x");
-  std::stop_source end;
-  end.request_stop();  // no program starts
-  slow.run(true, end.get_token(), {});
+  for (size_t i = 0; i < events; ++i) pause(std::to_string(i));
+  std::stop_source abort;
+  std::jthread stopper([&] {
+    EXPECT_TRUE(test::await([&] { return fs::exists(folder_ / "got"); }));
+    abort.request_stop();
+  });
+  slow.run(true, {}, abort.get_token());
   EXPECT_THAT(logged(), HasSubstr("the oldest events get no program"));
+  EXPECT_THAT(texts(), ElementsAre("alba is paused: 5")) << "the first program";
 }
 
 TEST_F(HooksTest, RefuseADamagedFileOfTheirOwn) {

@@ -74,6 +74,15 @@ TEST_F(ObserversTest, KeepTheFileUpToDate) {
     EXPECT_THAT(entry.path().string(), Not(HasSubstr(".tmp")));
 }
 
+TEST_F(ObserversTest, WriteStoppedWhenTheCoordinatorEndsBeforeItsRun) {
+  {
+    Observers observers(settings(), run_, {});
+    observers.begin();
+    EXPECT_TRUE(shows("xffl_run_state{state=\"running\"} 1\n"));
+  }
+  EXPECT_THAT(text(), HasSubstr("xffl_run_state{state=\"stopped\"} 1\n"));
+}
+
 // A hook takes seconds: an event that is recorded meanwhile comes with the next look.
 TEST_F(ObserversTest, AnEventThatIsRecordedDuringAReadingFollowsWithTheNext) {
   JournalFollower follower(run_.journal());

@@ -104,6 +104,8 @@ TEST(JobSpec, KeepsRunsRoundsFacilitiesAndAttemptsApart) {
   for (const job::JobSpec* spec : {&second, &other, &copied}) {
     EXPECT_NE(first.key.nonce, spec->key.nonce);
     EXPECT_NE(first.report_path, spec->report_path);
+    EXPECT_EQ(first.state_path == spec->state_path, spec == &second)
+        << "attempts share their checkpoints: " << spec->state_path;
   }
   EXPECT_EQ(first.report_path, "/scratch/p/0001-01234567/alba/r0002/a1/out/report.json");
   EXPECT_EQ(first.base_model_path, second.base_model_path) << "attempts share the pushed model";

@@ -243,6 +243,19 @@ TEST_F(HostileServerTest, AListingThatNeverEndsIsRejected) {
   }
 }
 
+TEST_F(HostileServerTest, AnAnswerOfTwoGibibytesIsRejected) {
+  all({.on_request = [](const SftpPacket& request) -> std::optional<std::string> {
+        if (request.type != test::kSftpLstat) return std::nullopt;
+        std::string answer = test::sftp_status(request.id, 2);
+        return answer.replace(0, 4, test::sftp_u32(0x7fffffff));  // the length
+      }},
+      "sftp");
+  const auto session = make_ssh_session(settings(false));
+  const Error error = error_of([&] { session->stat(RemotePath(file_.string())); });
+  EXPECT_EQ(error.kind(), ErrorKind::kUnsupported) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("an answer of 2147483647 bytes"));
+}
+
 // A token of the file system has expired: the file may be there.
 TEST_F(HostileServerTest, ADeniedLookIsNoAbsence) {
   for (const uint32_t code : {2u, 3u}) {

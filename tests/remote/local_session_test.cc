@@ -12,6 +12,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/remote/session.h"
+#include "xffl/remote/stop_scope.h"
 
 namespace xffl::remote {
 namespace {
@@ -56,6 +57,15 @@ TEST_F(LocalSession, AStopRequestEndsACommand) {
               session_->run({"sleep", "60"}, "", std::chrono::seconds(60), stop.get_token());
             }),
             ErrorKind::kCancelled);
+}
+
+TEST_F(LocalSession, AStopScopeOutlivesItsCommands) {
+  std::stop_source stop;
+  const StopScope scope(stop.get_token());
+  const auto run = [&] { session_->run({"true"}, "", std::chrono::seconds(10), {}); };
+  run();
+  stop.request_stop();
+  EXPECT_EQ(kind_of(run), ErrorKind::kCancelled);
 }
 
 TEST_F(LocalSession, DoesNotFollowALink) {

@@ -2,6 +2,7 @@
 #include "ssh_transfer.h"
 
 #include <atomic>
+#include <cstring>
 #include <thread>
 
 #include "connector.h"
@@ -43,6 +44,25 @@ TEST_F(SshTransfer, AnUploadedFileIsTheUsersAlone) {
     upload(*session, sshd.dir() / "file", sshd.dir() / "copy");
     EXPECT_EQ(std::filesystem::status(sshd.dir() / "copy").permissions(),
               std::filesystem::perms(0600));
+  }
+}
+
+TEST_F(SshTransfer, WritesAndReadsBeyondFourGibibytes) {
+  constexpr uint64_t kOffset = (uint64_t{5} << 30) + 7;  // after a hole
+  const std::string bytes = "the end";
+  for (const bool sftp_only : {false, true}) {
+    test::Sshd sshd({.sftp_only = sftp_only});
+    const auto session = make_ssh_session(sshd.settings());
+    const RemotePath file((sshd.dir() / "file").string());
+    session->upload(file, kOffset, bytes.size(),
+                    [&](uint64_t offset, std::span<std::byte> out) {
+                      std::memcpy(out.data(), bytes.data() + (offset - kOffset), out.size());
+                    },
+                    {});
+    EXPECT_EQ(session->stat(file)->size_bytes, kOffset + bytes.size());
+    std::string back(bytes.size(), '\0');
+    session->read(file, kOffset, std::as_writable_bytes(std::span(back)));
+    EXPECT_EQ(back, bytes);
   }
 }
 

@@ -1,4 +1,4 @@
-// `xffl trust` and `xffl login`, without and with a terminal.
+// `xffl trust`, `xffl login` and other prompts, without and with a terminal.
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
@@ -9,6 +9,7 @@
 
 #include "asking_host.h"
 #include "ssh_test.h"
+#include "support/on_terminal.h"
 #include "xffl/base/file.h"
 #include "xffl/base/process.h"
 
@@ -157,7 +158,29 @@ TEST_F(TrustCommand, DoctorPromptsOnItsTerminal) {
   EXPECT_THAT(shown, HasSubstr("your phone"));
   EXPECT_THAT(shown, HasSubstr("ok      log-in"));
   EXPECT_THAT(shown, HasSubstr("ok      work folder"));
+  EXPECT_THAT(shown, HasSubstr("Name: 123456"));
+  EXPECT_THAT(shown, Not(HasSubstr("Code: 123456"))) << "a secret has no echo";
   EXPECT_THAT(xffl({"doctor", "alba"}).out, HasSubstr("run 'xffl login alba' on a terminal"));
+  EXPECT_THAT(on_terminal(doctor, ": ", "\4"),  // the end of the input
+              HasSubstr("the terminal was closed, or `xffl login` there"));
+}
+
+TEST_F(TrustCommand, TheWizardPinsAKeyOnlyAfterAYes) {
+  test::Sshd sshd;
+  const auto answer_wizard = [&](const std::string& answer) {
+    test::OnTerminal terminal({"config", "-p", project_.path().string()}, 100, 200, {});
+    terminal.type("p\n\n\n\n\n\n\nalba\nssh\n127.0.0.1:" + std::to_string(sshd.port()) + "\n" +
+                  test::own_user() + "\n" + sshd.key().string() + "\ny\n");
+    EXPECT_TRUE(terminal.await_text("type yes to trust")) << terminal.bytes;
+    terminal.type(answer + "\n");
+    EXPECT_TRUE(terminal.await_text("Slurm account to charge")) << terminal.bytes;
+  };
+  for (const char* answer : {"", "y"}) {
+    answer_wizard(answer);
+    EXPECT_FALSE(pinned()) << "'" << answer << "'";
+  }
+  answer_wizard("yes");
+  EXPECT_TRUE(pinned());
 }
 
 // A coordinator that reads a second factor in the background would be stopped, with all facilities.

@@ -102,6 +102,7 @@ TEST(Json, BeginsWithItsSchema) {
   EXPECT_EQ(json.at("schema"), 1);
   EXPECT_EQ(json.at("attempts").size(), 3u);
   EXPECT_EQ(json.at("incidents").at(0).at("followed"), "attempt 2: accepted");
+  EXPECT_TRUE(json.at("incidents").at(0).at("lost_node_seconds").is_null()) << "not known, not 0";
   EXPECT_TRUE(json.at("attempts").at(0).at("change").is_null()) << "not measured, not 0";
 }
 

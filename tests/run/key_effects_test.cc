@@ -334,10 +334,15 @@ TEST_F(AggregationKey, UpdateDtype) {
 
 TEST_F(AggregationKey, PublishDtype) {
   for (const char* name : {"alba", "brno"}) trainings_[name].step = 1.0f;
-  run_with("publish_dtype: fp32");
-  const checkpoint::ModelFolder model(run_folder().global(1));
-  EXPECT_EQ(model.tensors().front().dtype, checkpoint::Dtype::kF32);
-  EXPECT_EQ(weight(run_folder().global(1), 7), 1.875f);
+  using Dtype = checkpoint::Dtype;
+  for (const auto& [name, dtype] : std::map<std::string, Dtype>{
+           {"bf16", Dtype::kBF16}, {"fp16", Dtype::kF16}, {"fp32", Dtype::kF32}}) {
+    std::filesystem::remove_all(run_folder().path());
+    run_with("publish_dtype: " + name);
+    const checkpoint::ModelFolder model(run_folder().global(1));
+    EXPECT_EQ(model.tensors().front().dtype, dtype) << name;
+    EXPECT_EQ(weight(run_folder().global(1), 7), 1.875f) << name;
+  }
 }
 
 // --- slurm -----------------------------------------------------------------------------------

@@ -118,7 +118,12 @@ class TrainingScheduler final : public submit::Scheduler {
     const std::lock_guard lock(mutex_);
     ends_.erase(job.id);
   }
+  void release(const submit::KeptAllocation&, std::stop_token) override {
+    if (on_release) on_release();
+  }
   std::chrono::milliseconds settle_time() const override { return std::chrono::milliseconds(1); }
+
+  std::function<void()> on_release;  // called at each release of a kept allocation
 
  private:
   static job::JobSpec spec_of(const std::filesystem::path& folder) {
@@ -209,6 +214,8 @@ class SmallFederation : public testing::Test {
   std::function<void(const std::string&)> on_begin_;
   std::function<void(const job::JobSpec&)> on_submit_;  // called at each submission
   std::function<bool(const std::string&)> on_cancel_;   // gets the facility; false: the job goes on
+  // Gets the facility; called in its thread when its kept allocation is released.
+  std::function<void(const std::string&)> on_release_;
   std::function<void(const job::JobSpec&, job::JobReport&)> change_report_;  // before it is written
   std::map<std::string, Training> trainings_;      // by facility; others are the default
   std::map<std::string, submit::JobStatus> ends_;  // the ends of jobs without a report
@@ -284,13 +291,17 @@ class SmallFederation : public testing::Test {
       const auto end = ends_.find(name);
       const auto own = trainings_.find(name);
       const Training training = own == trainings_.end() ? Training() : own->second;
-      scheduler = std::make_shared<TrainingScheduler>(
+      const auto made = std::make_shared<TrainingScheduler>(
           [this](const job::JobSpec& spec) { accept(spec); },
           [this](const job::JobSpec& spec) { train(spec); },
           [this, name](const submit::SubmittedJob&) { return !on_cancel_ || on_cancel_(name); },
           [this, training] { return begins(training); },
           end == ends_.end() ? submit::JobStatus{.state = submit::JobState::kEnded} : end->second,
           clock_, training.duration);
+      made->on_release = [this, name] {
+        if (on_release_) on_release_(name);
+      };
+      scheduler = made;
     }
     return scheduler;
   }

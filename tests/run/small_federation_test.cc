@@ -26,6 +26,10 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
+const std::string kLora =
+    "training: {steps_per_round: 4, batch_size: 2, micro_batch_size: 2, lora: {rank: 2, alpha: 4, "
+    "target_modules: [q_proj]}}\n";
+
 class Federation : public test::SmallFederation {
  protected:
   history::RunState state() const {
@@ -34,6 +38,21 @@ class Federation : public test::SmallFederation {
   std::string failure_of(const std::string& sections) {
     return test::message_of(ErrorKind::kFailed, [&] { run(sections); });
   }
+  // The report is about the changed files of the update.
+  static void report_files(const fs::path& update, job::JobReport& report) {
+    fs::remove(update / "manifest.json");
+    checkpoint::write_manifest(update);
+    report.update_sha256 = checkpoint::read_manifest(update).root_sha256();
+  }
+  // Damages the coordinator's file.
+  void damage_accepted_update(const std::string& facility) const {
+    const fs::path stored = run_folder().facility(1, FacilityName(facility)) / "update";
+    std::fstream(stored / "model.safetensors", std::ios::in | std::ios::out)
+        .seekp(-3, std::ios::end)
+        .put(0x7f);
+  }
+  // A job that finds its model damaged says so; the next attempt compares the model's bytes.
+  void expect_repaired_model(const std::string& training);
 };
 
 TEST_F(Federation, CurrentIsTheLastModel) {
@@ -115,11 +134,17 @@ TEST_F(Federation, AnUpdateOfManyBytesIsNotFetched) {
     const fs::path update = spec.update_path;
     std::ofstream(update / "extra.bin").put(0);
     fs::resize_file(update / "extra.bin", 65u << 20);
-    fs::remove(update / "manifest.json");
-    checkpoint::write_manifest(update);
-    report.update_sha256 = checkpoint::read_manifest(update).root_sha256();
+    report_files(update, report);
   };
   EXPECT_THAT(failure_of(""), HasSubstr("bytes of files; the limit is"));
+}
+
+TEST_F(Federation, AnUpdateThatIsNoModelIsRejected) {
+  change_report_ = [](const job::JobSpec& spec, job::JobReport& report) {
+    write_file_atomic(fs::path(spec.update_path) / "model.safetensors", "no tensors");
+    report_files(spec.update_path, report);
+  };
+  EXPECT_THAT(failure_of(""), HasSubstr("its update was rejected"));
 }
 
 TEST_F(Federation, AClosedAttemptIsFenced) {
@@ -142,17 +167,23 @@ TEST_F(Federation, TheReasonOfAStopHoldsNoSecret) {
 TEST_F(Federation, ADamagedAcceptedUpdateIsFetchedAgain) {
   rejected_["brno"] = "not now";
   failure_of("");
-  const fs::path stored = run_folder().facility(1, FacilityName("alba")) / "update";
-  {
-    std::fstream file(stored / "model.safetensors", std::ios::in | std::ios::out);
-    file.seekp(-3, std::ios::end);
-    file.put(0x7f);
-  }
+  damage_accepted_update("alba");
   rejected_.clear();
   EXPECT_EQ(run("").rounds_published, 1);
   for (size_t index = 0; index < 8; ++index)
     EXPECT_EQ(master_weight(index), static_cast<float>(index) / 8 + 0.5f);
   EXPECT_EQ(jobs_of("alba").size(), 1u) << "alba still has the update";
+}
+
+TEST_F(Federation, AnAcceptedUpdateIsFetchedAgainUnderALowerMaxChange) {
+  rejected_["brno"] = "not now";
+  failure_of("");
+  damage_accepted_update("alba");
+  EXPECT_EQ(run("policy: {on_missing: skip, quorum: 1, deadline: 20d, max_change: 0.1, "
+                "evaluate_last: false}\n")
+                .rounds_published,
+            1);
+  EXPECT_EQ(jobs_of("alba").size(), 1u) << "the limit of its acceptance counts";
 }
 
 TEST_F(Federation, AFailedRoundCancelsTheOtherJobs) {
@@ -168,8 +199,7 @@ TEST_F(Federation, AFailedRoundCancelsTheOtherJobs) {
   EXPECT_THAT(cancelled, ElementsAre("alba"));
 }
 
-// A job that finds its model damaged says so; the next attempt compares the model's bytes.
-TEST_F(Federation, AModelThatAJobFindsDamagedIsRepaired) {
+void Federation::expect_repaired_model(const std::string& training) {
   std::string model, repaired;
   on_submit_ = [&](const job::JobSpec& spec) {
     if (spec.key.facility != "alba") return;
@@ -185,10 +215,14 @@ TEST_F(Federation, AModelThatAJobFindsDamagedIsRepaired) {
       ends_.erase("alba");
     }
   };
-  run("policy: {max_attempts: 2, evaluate_last: false}\n");
+  run(training + "policy: {max_attempts: 2, evaluate_last: false}\n");
   EXPECT_EQ(jobs_of("alba").size(), 2u);
   EXPECT_EQ(repaired, model);
 }
+
+TEST_F(Federation, AModelThatAJobFindsDamagedIsRepaired) { expect_repaired_model(""); }
+
+TEST_F(Federation, WithLoraTheModelUnderTheAdapterIsRepaired) { expect_repaired_model(kLora); }
 
 // After the repair a further report has another cause, and counts as a failed attempt.
 TEST_F(Federation, ATrainerThatAlwaysReportsADamagedModelUsesUpItsAttempts) {
@@ -332,9 +366,6 @@ TEST_F(Federation, TheLastQueryOfAnUnknownJobIsMarked) {
 }
 
 TEST_F(Federation, WithLoraTheAdapterIsTrainedAndTheModelStays) {
-  const std::string lora =
-      "training: {steps_per_round: 4, batch_size: 2, micro_batch_size: 2, lora: {rank: 2, alpha: "
-      "4, target_modules: [q_proj]}}\npolicy: {keep_rounds: 1, evaluate_last: false}\n";
   // The script of another trainer's job checks the files of model and adapter by this list.
   int num_files = 0, num_adapters = 0;
   on_submit_ = [&](const job::JobSpec& spec) {
@@ -346,7 +377,7 @@ TEST_F(Federation, WithLoraTheAdapterIsTrainedAndTheModelStays) {
       if (path == spec.adapter_path + "/" + std::string(checkpoint::kAdapterName)) ++num_adapters;
     }
   };
-  EXPECT_EQ(run(lora, 2).rounds_published, 2);
+  EXPECT_EQ(run(kLora + "policy: {keep_rounds: 1, evaluate_last: false}\n", 2).rounds_published, 2);
   EXPECT_EQ(num_adapters, 4) << "of four jobs";
   EXPECT_GT(num_files, 8);
   const std::vector<job::JobSpec> jobs = jobs_of("alba");
@@ -424,11 +455,7 @@ TEST_F(Federation, ACancellationEndsTheJobOfALostAnswer) {
 // The model under an adapter keeps all its numbers.
 TEST_F(Federation, WithLoraAModelOfSeveralTypesIsKeptInFloat32) {
   write_model(16, checkpoint::Dtype::kF32);
-  EXPECT_EQ(
-      run("training: {steps_per_round: 4, batch_size: 2, micro_batch_size: 2, lora: {rank: 2, "
-          "alpha: 4, target_modules: [q_proj]}}\n")
-          .rounds_published,
-      1);
+  EXPECT_EQ(run(kLora).rounds_published, 1);
   const checkpoint::ModelFolder adapted(run_folder().adapted());
   for (const checkpoint::TensorSpec& tensor : adapted.tensors())
     EXPECT_EQ(tensor.dtype, checkpoint::Dtype::kF32) << tensor.name;

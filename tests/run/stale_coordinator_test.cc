@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "run_parts.h"
 #include "small_federation.h"
 #include "support/thrown.h"
 #include "xffl/checkpoint/block_hashes.h"
@@ -132,6 +133,28 @@ TEST_F(StaleCoordinator, WritesNoModelAndNoBlockHashes) {
   EXPECT_EQ(test::kind_of([&] { anew.restore_global(1); }), ErrorKind::kBusy)
       << "the damage is the other coordinator's to mend";
   EXPECT_EQ(read_file(global / "model.safetensors", 1 << 20), "damaged");
+}
+
+// It publishes round 1 when the other coordinator has published round 2.
+TEST_F(StaleCoordinator, LeavesTheCurrentModelAlone) {
+  const config::Experiment parsed = experiment("policy: {evaluate_last: false}\n", 2);
+  run("policy: {evaluate_last: false}\n", 2);
+  const history::RunFolder folder = run_folder();
+  history::RunHistory stale(folder.journal());
+  facility::Services services{
+      .clock = clock_, .connect = {}, .connect_transfer = {}, .scheduler = {}, .programs = {}};
+  history::StatusFile live(folder.live(), clock_, &stale);
+  facility::Context context{
+      parsed, folder, services, observer_, stale, live, stale.state().identity.value()};
+  const auto first = plan::next_round(
+      parsed, context.identity, {.rounds_published = 0, .model_sha256 = stale.model_sha256(0)});
+  ASSERT_TRUE(first);
+  std::vector<history::Accepted> updates;
+  for (const char* name : {"alba", "brno"})
+    updates.push_back(stale.facility(1, FacilityName(name)).accepted.value());
+  take_over();
+  EXPECT_EQ(test::kind_of([&] { publish_round(context, *first, updates); }), ErrorKind::kBusy);
+  EXPECT_EQ(fs::canonical(folder.current()), fs::canonical(folder.global(2)));
 }
 
 // A cancellation without an effect is repeated; another coordinator may use the job by then.

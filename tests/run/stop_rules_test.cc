@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "small_federation.h"
 
 namespace xffl::run {
@@ -134,6 +136,16 @@ TEST_F(StopRulesRun, TheLastModelIsStillMeasured) {
   EXPECT_EQ(jobs_of("brno")[1].key.round, 2);
   EXPECT_EQ(jobs_of("brno")[1].training.steps, 0) << "an evaluation";
   EXPECT_TRUE(state().completed);
+}
+
+TEST_F(StopRulesRun, KeptAllocationsAreReleased) {
+  facility_keys_ = "scheduler: slurm, slurm: {time: 3h, keep_allocation: 1h}, ";
+  std::atomic<int> released{0};
+  on_release_ = [&](const std::string&) { ++released; };
+  set_losses({1});
+  EXPECT_EQ(run("policy: {evaluate_last: false, stop_when: {loss_below: 2}}\n", 9).rounds_published,
+            1);
+  EXPECT_EQ(released, 2) << "alba's and brno's";
 }
 
 TEST_F(StopRulesRun, ARuleThatIsNotMetChangesNothing) {

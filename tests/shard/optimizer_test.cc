@@ -272,6 +272,18 @@ TEST(Optimizer, MastersInTwoPartsEqualFloat32Masters) {
       }
 }
 
+TEST(Optimizer, Bf16MomentumFollowsFloat32s) {
+  const OptimizerOptions sgd{.kind = job::OptimizerKind::kSgd},
+      momentum{.kind = job::OptimizerKind::kSgd, .momentum = 0.9};
+  const auto want = stepped({Masters::kFloat32, at::kFloat, at::kFloat, momentum});
+  const auto found = stepped({Masters::kFloat32, at::kFloat, at::kBFloat16, momentum});
+  const auto without = stepped({Masters::kFloat32, at::kFloat, at::kFloat, sgd});
+  for (size_t i = 0; i < want.size(); ++i)
+    EXPECT_LT((found[i] - want[i]).norm().item<double>(),
+              0.02 * (without[i] - want[i]).norm().item<double>())
+        << i;
+}
+
 // The gradients above are bfloat16 numbers: float32 storage gives the same bits.
 TEST(Optimizer, GradientsThatBf16HoldsExactlyGiveTheSameBits) {
   const std::vector<at::Tensor> want = stepped({Masters::kSplit, at::kFloat, at::kFloat});

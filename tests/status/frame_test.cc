@@ -162,6 +162,7 @@ TEST_F(FrameTest, NotesASilentCoordinator) {
   const auto later = now_ + std::chrono::minutes(10);
   EXPECT_THAT(make_frame(status_, later).notes,
               ElementsAre(HasSubstr("since 2026-03-02T14:01:10.000Z")));
+  EXPECT_FALSE(make_frame(status_, later).shows_same_as(make_frame(status_, now_)));
   EXPECT_TRUE(make_frame(status_, later)
                   .shows_same_as(make_frame(status_, later + std::chrono::minutes(3))));
 }

@@ -171,6 +171,16 @@ TEST_F(Watch, DrawsOnlyAfterAChange) {
   EXPECT_EQ(view.bytes.size(), before);
 }
 
+// A frozen coordinator changes no file.
+TEST_F(Watch, ShowsTheSilenceOfACoordinatorWithoutAChange) {
+  std::filesystem::last_write_time(folder_.live(), std::filesystem::file_time_type::clock::now() -
+                                                       std::chrono::minutes(5) +
+                                                       std::chrono::seconds(3));
+  View view = on_terminal(24, 200);
+  ASSERT_TRUE(view.await_text("updated"));
+  EXPECT_TRUE(view.await_text("no sign of life of the coordinator")) << view.bytes;
+}
+
 TEST_F(Watch, ReturnsTheCoordinatorsExitCode) {
   View view = on_terminal(24, 80);
   ASSERT_TRUE(view.await_text("updated"));

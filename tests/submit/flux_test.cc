@@ -89,6 +89,7 @@ TEST(FluxAnswers, ASubmissionIsAcceptedForABareIdOnly) {
   };
   using enum Submission::Kind;
   EXPECT_EQ(kind(0, "11435875434497\n"), kAccepted);
+  EXPECT_EQ(kind(0, "18446744073709551615\n"), kAccepted) << "the highest 64-bit id";
   for (const char* out : {"", "f2oLkTLb\n", "1\n2\n", "0"})
     EXPECT_EQ(kind(0, out), kUnknown) << out;
   EXPECT_EQ(kind(1, "", "flux-batch: ERROR: [Errno 22] Invalid queue 'x' specified\n"), kRejected);

@@ -260,6 +260,17 @@ TEST(GridEngineAccounting, ShowsTheStartsAndNodes) {
   EXPECT_EQ(of_one_node->front().start.nodes, 1) << "two slots of one node";
 }
 
+TEST(GridEngineAccounting, AJobThatWasDeletedBeforeItsStartHasNone) {
+  for (const char* start : {"-/-", "Thu Jan  1 00:00:00 1970"}) {
+    const std::string recorded = "Wed Nov 25 05:48:59 2026";
+    std::string text = record("9", "0", "0");
+    text.replace(text.find(recorded), recorded.size(), start);
+    const auto starts = kCommands.read_starts(text + "xffl-end\n");
+    ASSERT_TRUE(starts) << start;
+    EXPECT_THAT(*starts, IsEmpty()) << start;
+  }
+}
+
 // One question to qacct holds 100 names.
 TEST(GridEngineAccounting, EachStartOfManyJobsIsShownOnce) {
   test::FakeSession session;

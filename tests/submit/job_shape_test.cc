@@ -1,5 +1,8 @@
-// The settings of a tokenization (one task) and of a check (short), from those of a training.
+// The settings of a tokenization (one task) and of a check (short), from those of a training, and
+// the check of the warning before the walltime.
 #include <gtest/gtest.h>
+
+#include <set>
 
 #include "xffl/submit/flux.h"
 #include "xffl/submit/grid_engine.h"
@@ -26,6 +29,17 @@ TEST(OneTask, HasTheProcessorsOfANodeTogether) {
   EXPECT_EQ(slurm.gpus_per_node, 3);
   EXPECT_EQ(slurm.account, "a");
   EXPECT_EQ(slurm.keep_allocation.count(), 0);
+}
+
+TEST(OneTask, HasTheSlotsOfOneGridEngineNode) {
+  QueueSettings settings("gridengine");
+  GridEngineSettings& engine = settings.as<GridEngineSettings>();
+  engine.nodes = 4;
+  engine.tasks_per_node = 3;
+  settings.manager().one_task(settings);
+  EXPECT_EQ(engine.nodes, 1);
+  EXPECT_EQ(engine.tasks_per_node, 1);
+  EXPECT_EQ(engine.slots(), 3);
 }
 
 template <class Settings>
@@ -65,6 +79,25 @@ TYPED_TEST(ShortJob, IsNeverLargerThanATraining) {
   EXPECT_EQ(shape.nodes, 1);
   EXPECT_EQ(shape.walltime, std::chrono::hours(12));
   EXPECT_EQ(shape.warning, std::chrono::minutes(30));
+}
+
+template <class Settings>
+class Warning : public testing::Test {};
+TYPED_TEST_SUITE(Warning, Managers);
+
+TYPED_TEST(Warning, MustBeShorterThanTheWalltime) {
+  const auto is_problem = [](std::chrono::seconds warning) {
+    QueueSettings settings = training<TypeParam>(1);
+    settings.as<TypeParam>().warning = warning;
+    std::set<std::string, std::less<>> keys;
+    settings.manager().complete(
+        settings,
+        {.is_set = [](std::string_view) { return true; },
+         .problem = [&](std::string_view key, const std::string&) { keys.emplace(key); }});
+    return keys.contains("warning");
+  };
+  EXPECT_FALSE(is_problem(std::chrono::hours(12) - std::chrono::seconds(1)));
+  EXPECT_TRUE(is_problem(std::chrono::hours(12)));
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ TEST(PbsOptions, AreOneDirectiveEach) {
                   "-N " + kName, "-o /s/a1/job.out", "-j oe", "-k doe", "-S /bin/bash", "-m n",
                   "-r n", "-A a1", "-q prod", "-l select=2:ncpus=4:mpiprocs=4:ngpus=4",
                   "-l filesystems=home:eagle", "-l place=scatter", "-l walltime=3600"));
-  settings.resources = {"place=pack:excl"};
+  settings.resources = {"place=pack:excl", "filesystems=home"};
   EXPECT_THAT(pbs_options(settings, kName, RemotePath("/s/a1")),
               testing::Not(testing::Contains("-l place=scatter")));
   for (const char* hostile : {"-q x", "a b", "a'b", "$(id)", "a\nb"}) {

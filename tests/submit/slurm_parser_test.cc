@@ -215,6 +215,7 @@ TEST(ReadState, MapsSlurmStatesAndPendingReasons) {
   for (const char* reason : {"launch failed requeued held", "launch_failed_requeued_held"}) {
     EXPECT_EQ(state("PENDING", reason), JobState::kEnded) << reason;
     EXPECT_EQ(read_state("PENDING", reason).cause, EndCause::kInfrastructure) << reason;
+    EXPECT_TRUE(read_state("PENDING", reason).stays_queued) << reason;
   }
   EXPECT_EQ(read_state("OUT_OF_MEMORY", "OutOfMemory").cause, EndCause::kOutOfMemory);
   EXPECT_EQ(read_state("TIMEOUT", "TimeLimit").cause, EndCause::kWalltime);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <filesystem>
+#include <sstream>
 
 #include "slurm_commands.h"
 #include "support/fake_clock.h"
@@ -387,6 +388,25 @@ TEST(AccountedStarts, AnotherJobWithAReusedIdIsLeftOut) {
   const std::vector<AccountedStart> starts = accounted_starts(session, {}, jobs, {});
   ASSERT_EQ(starts.size(), 1u);
   EXPECT_EQ(starts[0].job.str(), "7");
+}
+
+// One question to sacct holds 500 ids.
+TEST(AccountedStarts, EachStartOfManyJobsIsShownOnce) {
+  test::FakeSession session;
+  session.on_run = [](const std::vector<std::string>& argv, const std::string&) {
+    const std::string option = "--jobs=";
+    std::string out;
+    for (const std::string& word : argv) {
+      if (!word.starts_with(option)) continue;
+      std::istringstream ids(word.substr(option.size()));
+      for (std::string id; std::getline(ids, id, ',');)
+        out += id + "|job|COMPLETED|1000|1100|2|0|\n";
+    }
+    return CommandResult{0, out + "xffl-end\n", ""};
+  };
+  std::vector<SubmittedJob> jobs;
+  for (int id = 1; id <= 1200; ++id) jobs.push_back({JobId(std::to_string(id)), "job"});
+  EXPECT_EQ(accounted_starts(session, {}, jobs, {}).size(), 1200u);
 }
 
 TEST(SlurmOptions, AJobUnderABudgetIsNotRequeued) {

@@ -120,8 +120,9 @@ TEST_F(Bpe, NormalizesTextBetweenAddedTokens) {
   json["normalizer"] = {{"type", "NFC"}};
   for (Json& token : json["added_tokens"]) token["normalized"] = false;
   const Tokenizer tokenizer(save(json));
-  const std::string text = "xe\u0301<|pad|>\u212b perche\u0301!";
-  EXPECT_EQ(tokenizer.encode(text), tokenizer.encode("x\u00e9<|pad|>\u00c5 perch\u00e9!"));
+  const std::string text = "xe\u0301<|pad|>\u212b perche\u0301!<|pad|>poi";
+  EXPECT_EQ(tokenizer.encode(text),
+            tokenizer.encode("x\u00e9<|pad|>\u00c5 perch\u00e9!<|pad|>poi"));
   // A token of a changed stretch spans the stretch: "e" with its mark, and the sign of Angstrom.
   Ids ids;
   size_t covered = 0;
@@ -248,6 +249,8 @@ TEST_F(Bpe, ReadsBosAndEosFromTheTokenizerConfig) {
   json["post_processor"] = nullptr;
   save(json);
   EXPECT_EQ(Tokenizer(dir_.path()).bos_id(), -1);
+  config(R"({"bos_token": "<|begin_of_text|>"})");
+  EXPECT_EQ(Tokenizer(dir_.path()).bos_id(), -1) << "add_bos_token is false by default";
   config(R"({"bos_token": "<|begin_of_text|>", "add_bos_token": true})");
   EXPECT_EQ(Tokenizer(dir_.path()).bos_id(), 420);
 }

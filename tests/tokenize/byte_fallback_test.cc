@@ -47,6 +47,29 @@ TEST(ByteFallback, EncodesAndDecodesAsHf) {
   EXPECT_GT(count, 80u);
 }
 
+// hf_same_bpe.py compares whole texts with HF.
+TEST(ByteFallback, MetaspaceAddsASpaceByItsScheme) {
+  const auto encode = [](const char* scheme, const std::string& text) {
+    const test::TempDir dir;
+    Json json = Json::parse(read_file(data() / "tokenizer.json", 1 << 20));
+    json["normalizer"] = nullptr;
+    json["pre_tokenizer"] = {{"type", "Metaspace"},
+                             {"replacement", "\u2581"},
+                             {"prepend_scheme", scheme},
+                             {"split", false}};
+    std::ofstream(dir / "tokenizer.json") << json.dump();
+    return Tokenizer(dir / "tokenizer.json").encode(text);
+  };
+  const Ids with_space = encode("never", " casa"), without = encode("never", "casa");
+  EXPECT_NE(with_space, without);
+  for (const char* scheme : {"always", "first"}) {
+    EXPECT_EQ(encode(scheme, "casa"), with_space) << scheme;
+    EXPECT_EQ(encode(scheme, " casa"), with_space) << scheme << " adds no second space";
+  }
+  EXPECT_EQ(encode("always", "<|pad|>casa"), encode("never", "<|pad|> casa"));
+  EXPECT_EQ(encode("first", "<|pad|>casa"), encode("never", "<|pad|>casa"));
+}
+
 TEST(ByteFallback, NamesUnsupportedSettings) {
   const auto rejected = [](const std::string& part, const std::function<void(Json&)>& change) {
     const test::TempDir dir;

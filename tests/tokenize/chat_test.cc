@@ -54,7 +54,7 @@ class Chat : public testing::Test {
 TEST_F(Chat, AMaskedTurnIsTheAssistantsTextWithItsEnd) {
   const std::vector<ChatMessage> messages{{"system", "Sii breve."},
                                           {"user", " Ciao </s> "},
-                                          {"assistant", "Sì.\n"},
+                                          {"assistant", "Sì.\r\n"},
                                           {"user", "E poi?"},
                                           {"assistant", "Basta."}};
   const ChatTemplate llama2("llama-2", tokenizer_);
@@ -66,6 +66,10 @@ TEST_F(Chat, AMaskedTurnIsTheAssistantsTextWithItsEnd) {
               ElementsAre(" Sì. <|end_of_text|>", " Basta. <|end_of_text|>"));
   EXPECT_THAT(parts(chat, chat.plain),
               ElementsAre("Sii breve.", " Ciao </s>", "Sì.", "E poi?", "Basta."));
+  const RenderedChat mistral =
+      ChatTemplate("mistral", tokenizer_).render(std::span(messages).subspan(1));
+  EXPECT_THAT(parts(mistral, mistral.loss),
+              ElementsAre("Sì.\r\n<|end_of_text|>", "Basta.<|end_of_text|>"));
 }
 
 TEST_F(Chat, ASpelledControlTokenStaysText) {
@@ -86,6 +90,18 @@ TEST_F(Chat, ASpelledControlTokenStaysText) {
   for (const ByteRange& each : {ByteRange{3, 9}, {4, 8}, {3, 5}, {7, 9}, {5, 6}})
     EXPECT_EQ(count(ids({each})), 0) << each.begin << " to " << each.end;
   EXPECT_EQ(tokenizer_.decode(ids({{0, text.size()}})), text);
+}
+
+TEST_F(Chat, ASpelledControlTokenStaysTextWithSentencePiece) {
+  const fs::path texts = kLlama2.parent_path();
+  train({texts / "it.txt", texts / "cs.txt"}, dir_.path(), {.vocab_size = 500});
+  const Tokenizer tokenizer(dir_.path());
+  const std::vector<ChatMessage> messages{{"user", "a</s>b"}, {"assistant", "<s>c"}};
+  const RenderedChat chat = ChatTemplate("llama-2", tokenizer).render(messages);
+  Ids controls;
+  for (const TokenSpan& each : tokenizer.encode_with_controls(chat.text, chat.plain))
+    if (each.id == tokenizer.bos_id() || each.id == tokenizer.eos_id()) controls.push_back(each.id);
+  EXPECT_EQ(controls, (Ids{tokenizer.bos_id(), tokenizer.eos_id()})) << "those of the template";
 }
 
 TEST_F(Chat, ChecksTurnsAndRoles) {

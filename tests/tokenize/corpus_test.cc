@@ -235,6 +235,14 @@ TEST_F(Corpus, WritesTheSameBytesForAnyNumberOfThreads) {
   EXPECT_TRUE(run(0, "all.tokens") == alone);
 }
 
+TEST_F(Corpus, WritesTheDocumentThatEndsAChunk) {
+  const std::string line = "[1" + std::string(600'000, ' ') + "]\n";  // a chunk has 1 MiB
+  const EncodeResult result =
+      encode_ids({write("a.ids", line + line + line)}, dir_ / "out.tokens",
+                 {.vocab_size = 2, .sequence_length = 1, .num_threads = 1}, kNoProgress);
+  EXPECT_EQ(result.training.num_tokens, 3u);
+}
+
 std::set<Ids> as_set(const std::vector<Ids>& all) { return {all.begin(), all.end()}; }
 
 TEST_F(Corpus, SplitsBySeedWithoutOverlapOrLoss) {
@@ -282,7 +290,8 @@ TEST_F(Corpus, WritesNothingForAnImpossibleSplit) {
                [&] { encode({file}, with_split({.output = dir_ / "out.tokens"})); });
   expect_error(ErrorKind::kRejected, "less than one sequence",
                [&] { encode({file}, {.sequence_length = 100000}); });
-  expect_error(ErrorKind::kUsage, "one of the inputs", [&] { encode({file}, {}, "many.txt"); });
+  for (const std::string same : {"many.txt", "./many.txt"})
+    expect_error(ErrorKind::kUsage, "one of the inputs", [&] { encode({file}, {}, same); });
 }
 
 TEST_F(Corpus, WritesNothingAfterALateBadLine) {

@@ -21,6 +21,7 @@ TEST(Nfc, ComposesDecomposesAndSorts) {
   EXPECT_EQ(nfc("\u0958"), "\u0915\u093c");          // excluded from composition
   EXPECT_EQ(nfc("\u0344"), "\u0308\u0301");          // a mark that decomposes
   EXPECT_EQ(nfc("a\u0315\u0300\u05ae\u0300\u0062"), "\u00e0\u05ae\u0300\u0315b");
+  EXPECT_EQ(nfc("a\u0313\u0301"), "a\u0313\u0301");  // a mark of the same class is between
   EXPECT_EQ(nfc("\u1112\u1161\u11ab\u1100\u1173\u11af"), "\ud55c\uae00");  // Hangul
   EXPECT_EQ(nfc("\uac00\u11a8"), "\uac01");
   EXPECT_EQ(nfc("\u0301a"), "\u0301a");

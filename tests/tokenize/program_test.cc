@@ -43,7 +43,9 @@ class Program : public testing::Test {
 };
 
 TEST_F(Program, TrainsEncodesInspectsAndDecodes) {
-  must({"train", "--input", it_, cs_, "--output", at("model"), "--vocab-size", "500"});
+  const ProcessResult trained = must({"train", "--input", it_, cs_, "--output", at("model"),
+                                      "--vocab-size", "500", "--sample-megabytes", "1"});
+  EXPECT_THAT(trained.out, HasSubstr("trained on 20 lines")) << "the texts fit into the sample";
   const std::string model = at("model/tokenizer.model");
   const ProcessResult encoded = must(
       {"encode", "--tokenizer", model, "--input", it_, "--input", cs_, "--output", at("all.tokens"),

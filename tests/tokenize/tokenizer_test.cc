@@ -117,6 +117,17 @@ TEST_F(Train, CutsLinesThatAreTooLongForSentencePiece) {
   EXPECT_LE(Tokenizer(trained.model).encode("zampogna").size(), 3u);
 }
 
+TEST_F(Train, CutsLongLinesBetweenCharacters) {
+  std::ofstream file(dir_ / "long.txt");
+  for (int i = 0; i < 3000; ++i) file << "漢";  // three bytes: a cut at 4000 bytes is inside
+  file.close();
+  std::vector<fs::path> files = corpora();
+  files.push_back(dir_ / "long.txt");
+  const Tokenizer tokenizer(train(files, dir_ / "m", {.vocab_size = 500}).model);
+  EXPECT_LE(tokenizer.encode("漢").size(), 2u);
+  EXPECT_EQ(tokenizer.encode("\ufffd").size(), 4u) << "a space and three bytes: not learned";
+}
+
 TEST_F(Train, NamesTheReasonForAnImpossibleVocabulary) {
   expect_error(ErrorKind::kRejected, "set it to a value <=", [&] {
     train(corpora(), dir_ / "m", {.vocab_size = 50000});

@@ -74,12 +74,12 @@ TEST(Epochs, AResumedJobTakesTheRest) {
 }
 
 TEST(Epochs, StepsCountOverTheFederation) {
-  const job::TrainingSpec second = with_steps_of_epochs(training_of(0.5, 4, 4), 2, 23);
-  // The halves have 12, 11, 12 and 11 sequences: 3 steps each.
+  const job::TrainingSpec second = with_steps_of_epochs(training_of(0.5, 4, 4), 2, 25);
+  // The halves have 13, 12, 13 and 12 sequences: 4, 3, 4 and 3 steps.
   EXPECT_EQ(second.steps, 3);
-  EXPECT_EQ(second.first_step, 3);
-  EXPECT_EQ(second.schedule.total_steps, 12);
-  EXPECT_EQ(round_positions(0.5, 1, 23).count() + round_positions(0.5, 2, 23).count(), 23u);
+  EXPECT_EQ(second.first_step, 4);
+  EXPECT_EQ(second.schedule.total_steps, 14);
+  EXPECT_EQ(round_positions(0.5, 1, 25).count() + round_positions(0.5, 2, 25).count(), 25u);
 }
 
 TEST(Epochs, ARoundWithoutASequenceIsRefused) {

@@ -33,6 +33,23 @@ TEST(GroupExchange, WeighsAGroupByItsTokensSinceTheLastExchange) {
   });
 }
 
+// The model reads a copy of the masters.
+TEST(GroupExchange, TheModelReadsTheMeanInBf16) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  test::run_ranks(2, [](comm::Group& world) {
+    const JobGroups groups(world, 2);
+    shard::FlatParameters flat({{{8, 8}, 0, true}}, {.compute_dtype = at::kBFloat16});
+    job::RankGroups settings;
+    settings.count = 2;
+    settings.interval = 1;
+    GroupExchange exchange(groups, flat, settings, at::kCPU);
+    flat.states().at(0).master_S.fill_(groups.index());
+    flat.refresh_compute();
+    exchange.after_step(1, 1);
+    EXPECT_TRUE(flat.compute(0).eq(0.5).all().item<bool>());
+  });
+}
+
 // A unit travels in pieces of 4 Mi elements.
 TEST(GroupExchange, AllPiecesOfALargeUnitAreExchanged) {
   if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";

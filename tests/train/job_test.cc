@@ -6,6 +6,7 @@
 #include <cmath>
 #include <fstream>
 #include <random>
+#include <set>
 
 #include "support/ranks.h"
 #include "support/temp_dir.h"
@@ -17,6 +18,7 @@
 #include "xffl/checkpoint/model_folder.h"
 #include "xffl/llama/model_files.h"
 #include "xffl/tokens/token_shard.h"
+#include "xffl/train/check_job.h"
 #include "xffl/train/run_job.h"
 
 namespace xffl::train {
@@ -206,6 +208,57 @@ TEST_F(WholeJob, AStopAfterACheckpointWritesNoOther) {
   for (std::string line; std::getline(file, line);)
     if (line.find("checkpoint saved") != std::string::npos) ++num_saved;
   EXPECT_EQ(num_saved, 1);
+}
+
+// A job may continue from the older checkpoint if the newer one is damaged.
+TEST_F(WholeJob, EachCheckpointKeepsItsBestSnapshot) {
+  const std::string data = write_tokens("t.tokens", 4, 6, 12);
+  job::JobSpec spec = job("snapshots", {data});
+  spec.validation = {{"it", data}};
+  spec.on_stop = job::OnStop::kCheckpoint;
+  spec.training.steps = 100;
+  spec.training.learning_rate = 1e-3;  // each step lowers the loss
+  spec.training.validation_interval = 1;
+  spec.training.early_stop_patience = 100;
+  spec.training.checkpoint_interval = spec.training.keep_checkpoints = 2;
+  const fs::path state = spec.state_path;
+  run(spec, 1, [&] {
+    return fs::exists(state / "step-00000004") ? StopRequest::kFinish : StopRequest::kNone;
+  });
+  std::set<std::string> left;
+  for (const auto& entry : fs::directory_iterator(state))
+    left.insert(entry.path().filename().string());
+  EXPECT_EQ(left, (std::set<std::string>{"best-00000002", "best-00000004", "step-00000002",
+                                         "step-00000004"}));
+}
+
+TEST_F(WholeJob, AnEarlyFinishKeepsTheOptimizerState) {
+  job::JobSpec spec = job("early", {write_tokens("t.tokens", 8, 2, 20)});
+  spec.training.keep_optimizer = true;
+  spec.optimizer_path = dir_ / "optimizer" / job::kNoOptimizerState;
+  const JobOutcome outcome = run(spec, 1, [&] {
+    return num_lines(spec.metrics_path) < 2 ? StopRequest::kNone : StopRequest::kFinish;
+  });
+  EXPECT_EQ(outcome.report.steps, 2);
+  EXPECT_TRUE(fs::exists(dir_ / "optimizer" / spec.key.optimizer_state_name() / "state.json"));
+}
+
+// The second rank withdraws its request, which ends its wait of 30 seconds for the signal.
+TEST_F(WholeJob, ACheckCountsTheRanksThatGotTheSignal) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  job::JobSpec spec = job("check", {write_tokens("t.tokens", 8, 2, 20)});
+  spec.base_model_path = dir_ / "random";
+  int signalled = -1;  // rank 0 reports
+  test::run_ranks(2, [&](comm::Group& world) {
+    int calls = 0;
+    const auto stop = [&] {
+      return world.rank() == 0 || ++calls == 1 ? StopRequest::kFinish : StopRequest::kNone;
+    };
+    const JobContext context{world, at::kCPU, 2, "test", stop};
+    check_job(spec, context, dir_ / "base", dir_ / "send-the-signal",
+              [&](const job::CheckReport& report) { signalled = report.signalled_ranks; });
+  });
+  EXPECT_EQ(signalled, 1);
 }
 
 // Both ranks train on the same sequence. Without dropout, or with the same dropout, their mean

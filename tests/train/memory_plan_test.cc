@@ -52,6 +52,11 @@ TEST(MemoryPlan, DataParallelismHoldsTheWholeModel) {
   EXPECT_EQ(plan.host, 0);
 }
 
+// Other programs change the free memory between the two calls.
+TEST(MemoryPlan, RanksOfAMachineShareItsMemory) {
+  EXPECT_LT(free_memory(at::kCPU, 8).host, free_memory(at::kCPU, 1).host / 2);
+}
+
 // Units of 7B: an embedding of 0.131 billion, 32 blocks of 0.2024 each, a head of 0.131.
 TEST(MemoryPlan, GlooBuffersTwoUnitsPerSize) {
   const double units = 131.1e6 + 2 * 202.4e6 + 131.1e6;

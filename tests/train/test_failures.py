@@ -27,14 +27,14 @@ def expect_failure(job, world_size, code, *texts):
     return outcome
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_a_nan_weight_stops_before_the_step(setting, world_size):
+@pytest.mark.parametrize("world_size,precision", [(1, "fp32"), (2, "fp32"), (1, "fp16")])
+def test_a_nan_weight_stops_before_the_step(setting, world_size, precision):
     folder, base, _, tokens = setting
     path = base / "model.safetensors"
     weights = load_file(path)
     weights["model.layers.1.mlp.down_proj.weight"][3, 5] = float("nan")
     save_file(weights, path, metadata={"format": "pt"})
-    job = harness.make_job(folder / "job", base, harness.write_manifest(base), tokens)
+    job = harness.make_job(folder / "job", base, harness.write_manifest(base), tokens, precision=precision)
     outcome = expect_failure(job, world_size, 9, "step 1", "loss is nan", "stopped before the update")
     assert outcome.metrics == []
 

@@ -345,6 +345,21 @@ def test_a_merged_model_equals_the_model_with_its_adapter(setting, dora):
     assert refused.returncode != 0 and not (folder / "never").exists()
 
 
+def test_a_merged_row_of_zeros_stays(tmp_path):
+    """A pruned or padded row has no direction that a magnitude could scale."""
+    base, merged, name = tmp_path / "base", tmp_path / "merged", "model.layers.0.mlp.up_proj.weight"
+    harness.make_model(base)
+    weights = load_file(base / "model.safetensors")
+    weights[name][5] = 0
+    save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
+    tokens = harness.write_tokens(tmp_path / "t.tokens", harness.make_sequences(8))
+    job = harness.make_job(tmp_path / "job", base, harness.write_manifest(base), tokens, steps=1, learning_rate=0.0,
+                           lora=lora(modules=["up_proj"], weight_decomposed=True))
+    harness.run([harness.BIN / "xffl-train", "merge", "--model", base, "--adapter", harness.train(job).folder / "update",
+                 "--out", merged])
+    assert torch.allclose(load_file(merged / "model.safetensors")[name], weights[name])
+
+
 def test_a_fresh_adapter_has_the_distribution_of_pefts(setting):
     """A is uniform within 1 / sqrt(in), B is zero; equal on every rank, different with another seed."""
     folder, _, _, job = setting
@@ -492,7 +507,7 @@ def test_damaged_adapters_are_rejected(setting, what):
     elif what == "shape":
         values[name] = values[name][:, :2].clone()
     else:
-        values[name][3, 1] = float("nan")
+        values[name][3, 1] = float("nan") if what == "nan" else 0.5
     save_file(values, file, metadata={"format": "pt"})
     if what == "hash":
         text = "adapter_model.safetensors"

@@ -150,6 +150,17 @@ def test_groups_save_their_state_and_the_outer_optimizers(facility, outer):
     assert second.report["update_sha256"] == whole.report["update_sha256"]
 
 
+def test_the_outer_optimizer_begins_at_the_rounds_input_model(facility):
+    """With an inner learning rate of 0 and no momentum, the update is that model, not a step from the facility's earlier model."""
+    groups = {**BEGUN, "count": 2, "interval": 4, "outer": {**BEGUN["outer"], "kind": "sgd", "learning_rate": 0.5, "momentum": 0.0}}
+    harness.train(facility.job(1, groups=groups), 2)
+    second = facility.job(2, given=facility.state(1), groups=groups, learning_rate=0.0)
+    assert logged(harness.train(second, 2), "optimizer state of the previous round loaded")
+    given = load_file(facility.base / "model.safetensors")
+    for name, tensor in load_file(second.parent / "update" / "model.safetensors").items():
+        assert torch.equal(tensor, given[name]), name
+
+
 def test_two_facilities_with_kept_state_equal_two_groups(tmp_path):
     """Two rounds of aggregation between facilities equal two exchanges inside one job."""
     base_hash = harness.make_model(tmp_path / "base")

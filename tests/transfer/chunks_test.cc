@@ -333,6 +333,15 @@ TEST_P(PushToFacility, ReportsTheFolderThatLacksSpace) {
   expect_complete();
 }
 
+TEST_P(PushToFacility, APushThatContinuesNeedsSpaceForTheRestOnly) {
+  files_["model.safetensors"] = noise(20u << 20, 5);
+  put_local(dir_ / "model", files_);
+  interrupt_after(15u << 20);
+  facility_.free = 10u << 20;
+  push_now();
+  expect_complete();
+}
+
 TEST_P(PushToFacility, ASmallModelIsOneQueryAndOneMessage) {
   files_ = {{"config.json", "{}\n"}, {"model.safetensors", noise(1'000'000, 3)}, {"a", ""}};
   fs::remove_all(dir_ / "model");
@@ -422,6 +431,17 @@ TEST(PushCopies, LinksFilesOfAnotherModelInsteadOfSendingThem) {
           .moved_bytes,
       9'000'000u);
   EXPECT_TRUE(local_files(models / "cc") == with_manifest(renamed));
+}
+
+TEST(PushCopies, SendsTheFilesThatTheFacilityCannotLink) {
+  test::TempDir dir;
+  test::FakeSession facility;  // without ln
+  const Files files = {{"model", noise(17'000'000, 1)}};
+  put_local(dir / "model", files);
+  for (const char* folder : {"/models/aa", "/models/bb"}) {
+    push(facility, dir / "model", manifest_of(files), RemotePath(folder), {});
+    EXPECT_TRUE(remote_files(facility, folder) == with_manifest(files)) << folder;
+  }
 }
 
 }  // namespace

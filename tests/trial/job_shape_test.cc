@@ -1,7 +1,15 @@
-// The check job's view of the facility; tests/e2e/ runs whole checks.
+// The check job's view of the facility, and its training; tests/e2e/ runs whole checks.
 #include <gtest/gtest.h>
 
+#include "support/fake_clock.h"
+#include "support/fake_scheduler.h"
+#include "support/fake_session.h"
+#include "support/temp_dir.h"
+#include "support/thrown.h"
+#include "xffl/base/file.h"
+#include "xffl/config/load.h"
 #include "xffl/facility/job_script.h"
+#include "xffl/job/job_spec.h"
 #include "xffl/trial/trial.h"
 
 namespace xffl::trial {
@@ -28,6 +36,39 @@ TEST(NodePaths, OfLibrariesAreNotTranslated) {
   EXPECT_EQ(facility::site_libraries(facility),
             (std::vector<std::string>{"/p/scratch/lib/libcxi.so.1", "/opt/fabric/lib",
                                       "/opt/ofi/libnccl-net.so", "/opt/cuda/compat"}));
+}
+
+// A round has 48 sequences in a step on 4 nodes. The test stops the check after its submission.
+TEST(CheckSpec, ARankHasTheSequencesOfARound) {
+  const test::TempDir dir;
+  make_dirs(dir / "model");
+  write_file_atomic(dir / "model/config.json", "{}");
+  const config::Experiment experiment = config::parse_experiment(
+      "project: p\nmodel: model\nrounds: 3\ntraining: {steps_per_round: 4, batch_size: 48, "
+      "micro_batch_size: 1}\nfacilities:\n  alba:\n    scheduler: slurm\n    slurm: {nodes: 4, "
+      "tasks_per_node: 2}\n    workdir: /scratch\n    trainer: {command: [train]}\n"
+      "    data: {train: [/data/x.tokens]}\n",
+      "xffl.yaml", dir.path());
+  test::FakeClock clock;
+  test::FakeCluster cluster;
+  const auto session = std::make_shared<test::FakeSession>();
+  const auto scheduler = std::make_shared<test::FakeScheduler>(cluster);
+  facility::Services services{.clock = clock,
+                              .connect = [&](const auto&) { return session; },
+                              .connect_transfer = [&](const auto&) { return session; },
+                              .scheduler = [&](const auto&, auto) { return scheduler; },
+                              .programs = {"/x/xffl", "/x/xffl-train"}};
+  std::stop_source stop;
+  EXPECT_EQ(test::kind_of([&] {
+              check_by_job(experiment, experiment.facilities.front(), services, {.nodes = 1},
+                           stop.get_token(),
+                           {.on_state = [&](const std::string&) { stop.request_stop(); }});
+            }),
+            ErrorKind::kCancelled);
+  const RemotePath checks("/scratch/xffl.checks");
+  const RemotePath file = checks / session->list(checks).at(0) / "job1/job.json";
+  const job::JobSpec spec = job::parse_job_spec(session->content(file.str()), "job.json");
+  EXPECT_EQ(spec.training.batch_size, 12) << "6 on each of the node's 2 ranks";
 }
 
 }  // namespace

@@ -145,6 +145,18 @@ TEST(Ledger, CountsACheckpointThatWasContinuedAsUsed) {
   EXPECT_THAT(lines(run.ledger()), ElementsAre("1 0 used job 100", "2 0 used job 50"));
 }
 
+TEST(Ledger, CountsACheckpointAsLostWhenOnlyAnotherFacilityTriedAgain) {
+  TimedRun run;
+  run.plan(1, 2);
+  run.open(1, 0);
+  job::JobStart start = start_at(0);
+  start.end = kBegin + 100;
+  run.fail_with(1, 1, usage_of({start}), 5);
+  run.open(1, 1, 2);
+  run.accept(1, 1, 2);
+  EXPECT_THAT(lines(run.ledger()), ElementsAre("1 0 lost job 100", "2 0 used job 77"));
+}
+
 TEST(Ledger, HasTheIdleTimeOfAKeptAllocation) {
   TimedRun run;
   for (int round = 1; round <= 2; ++round) {

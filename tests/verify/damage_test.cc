@@ -95,6 +95,20 @@ TEST_F(Damage, ByAMissingFileIsFound) {
   EXPECT_THAT(failures(check()), ElementsAre("updates: r0001/alba/update", "models: r0002/global"));
 }
 
+TEST_F(Damage, ByATruncatedFileIsFound) {
+  for (const char* folder : {"r0002/brno/update", "r0001/global"}) {
+    const fs::path file = path() / folder / "model.safetensors";
+    fs::resize_file(file, fs::file_size(file) - 1);
+  }
+  EXPECT_THAT(failures(check()), ElementsAre("updates: r0002/brno/update", "models: r0001/global"));
+}
+
+TEST_F(Damage, ByAnotherValidConfigurationIsFound) {
+  const fs::path file = path() / "config.resolved.yaml";
+  write_file_atomic(file, read_file(file, 1 << 20) + "# edited\n");
+  EXPECT_THAT(failures(check()), ElementsAre("config: config.resolved.yaml"));
+}
+
 TEST_F(Damage, ByAForeignFileIsFound) {
   write_file_atomic(path() / "r0001/global/more.safetensors", "");
   write_file_atomic(path() / "r0002/brno/update/more.txt", "");
@@ -133,11 +147,14 @@ TEST_F(Damage, ByARewrittenWeightIsFoundWithAValidChain) {
 
 TEST_F(Damage, ByARewrittenReportIsFoundWithAValidChain) {
   rewrite_journal(changed("update_accepted", 1, [](Json& json) {
-    if (json["report"]["key"]["facility"] == "brno") json["report"]["tokens"] = 7;
+    if (json["report"]["key"]["facility"] != "brno") return;
+    json["report"]["tokens"] = 7;
+    json["report"]["update_sha256"] = std::string(64, 'a');
   }));
-  EXPECT_THAT(failures(check()), testing::IsSupersetOf(std::vector<testing::Matcher<std::string>>{
-                                     "report files: r0001/brno/report.json",
-                                     StartsWith("weights: brno's weight in event")}));
+  EXPECT_THAT(failures(check()),
+              testing::IsSupersetOf(std::vector<testing::Matcher<std::string>>{
+                  StartsWith("reports: event"), "report files: r0001/brno/report.json",
+                  StartsWith("weights: brno's weight in event")}));
 }
 
 TEST_F(Damage, ByARewrittenParticipantIsFoundWithAValidChain) {
@@ -199,6 +216,13 @@ TEST_F(Damage, ByAForeignMasterIsFoundWithAValidChain) {
               testing::IsSupersetOf({"masters: r0002/master", "replay: round 2"}));
   ASSERT_FALSE(find(result, "replay").failures.empty());
   EXPECT_THAT(find(result, "replay").failures[0].problem, HasSubstr("float32 master"));
+}
+
+// By its journal, the run trains adapters. Its folder has no model under them.
+TEST_F(Damage, ByALostModelUnderTheAdaptersIsFound) {
+  rewrite_journal(changed("model_imported", 0,
+                          [](Json& json) { json["adapted_sha256"] = std::string(64, 'a'); }));
+  EXPECT_THAT(failures(check()), Contains("models: r0000/adapted"));
 }
 
 TEST_F(Damage, ByEventsThatCannotHaveHappenedIsNamed) {

@@ -48,36 +48,44 @@ TEST_F(Replay, FailsWhereNumpyDiffers) {
   EXPECT_THAT(failures(result), testing::Contains("replay: round 2"));
 }
 
-// A model of several blocks: kBlockElements is 131,072, and a row has 4 elements.
-TEST(ReplayOfBlocks, TakesTheAskedNumberAndRepeatsItsChoiceBySeed) {
-  test::Project project;
-  project.set_rounds(2);
-  project.set_model_rows(200'000);
-  project.write_config();
-  ASSERT_EQ(project.run().exit_code, 0);
-  const history::RunFolder folder(project.path() / "runs", RunName("0001"));
-  const test::TempDir scratch;
-  const auto blocks = [&](int count, uint64_t seed) {
+// A model of several blocks: kBlockElements is 131,072, and a row has 8 elements.
+class ReplayOfBlocks : public testing::Test {
+ protected:
+  void run(int rounds, int rows) {
+    project_.set_rounds(rounds);
+    project_.set_model_rows(rows);
+    project_.write_config();
+    ASSERT_EQ(project_.run().exit_code, 0);
+  }
+  verify::Check blocks(int count, uint64_t seed) const {
     const verify::Verification result = verify::verify_run(
-        folder, project.path(), {.replay_blocks = count, .seed = seed, .scratch = scratch.path()});
+        history::RunFolder(project_.path() / "runs", RunName("0001")), project_.path(),
+        {.replay_blocks = count, .seed = seed, .scratch = scratch_.path()});
     for (const verify::Check& check : result.checks)
       if (check.name == "blocks") return check;
-    return verify::Check{};
-  };
+    return {};
+  }
+
+  test::Project project_;
+  const test::TempDir scratch_;
+};
+
+TEST_F(ReplayOfBlocks, TakesTheAskedNumberAndRepeatsItsChoiceBySeed) {
+  run(2, 200'000);
   EXPECT_EQ(blocks(3, 1).passed, 3);
   const int64_t all = blocks(1000, 1).passed;
   EXPECT_GE(all, 7);
   // Without the model of round 1 and without stored masters, round 2 still has its evidence.
-  fs::remove_all(project.run_folder() / "r0001/global");
-  fs::remove_all(project.run_folder() / "r0001/master");
+  fs::remove_all(project_.run_folder() / "r0001/global");
+  fs::remove_all(project_.run_folder() / "r0001/master");
   EXPECT_EQ(blocks(1000, 1).passed, all);
-  const fs::path update = project.run_folder() / "r0001/alba/update/model.safetensors";
+  const fs::path update = project_.run_folder() / "r0001/alba/update/model.safetensors";
   test::flip_byte(update, static_cast<std::streamoff>(fs::file_size(update) / 2));
   const verify::Check damaged = blocks(1000, 1);
   EXPECT_EQ(damaged.passed, all - 1);
   ASSERT_EQ(damaged.failures.size(), 1u);
   EXPECT_EQ(damaged.failures[0].subject, "r0002/global");
-  EXPECT_TRUE(fs::is_empty(scratch.path()));
+  EXPECT_TRUE(fs::is_empty(scratch_.path()));
   int found = 0;
   for (uint64_t seed = 0; seed < 24; ++seed) {
     const size_t failures = blocks(2, seed).failures.size();
@@ -86,6 +94,16 @@ TEST(ReplayOfBlocks, TakesTheAskedNumberAndRepeatsItsChoiceBySeed) {
   }
   EXPECT_GT(found, 0) << "each seed takes the same two blocks";
   EXPECT_LT(found, 24) << "a sample of two blocks does not always hold the damaged one";
+}
+
+TEST_F(ReplayOfBlocks, ComputesTheBlocksOfAllBatches) {
+  run(1, 1'100'000);
+  const fs::path update = project_.run_folder() / "r0001/alba/update/model.safetensors";
+  test::flip_byte(update, static_cast<std::streamoff>(fs::file_size(update) - 1));
+  const verify::Check all = blocks(1000, 1);
+  EXPECT_GT(all.passed, 64) << "the blocks of one batch";
+  ASSERT_EQ(all.failures.size(), 1u) << "the last block";
+  EXPECT_EQ(all.failures[0].subject, "r0001/global");
 }
 
 // One round of a model of 96 MiB: the replay hashes and reads 672 MiB in all. A mapped page counts

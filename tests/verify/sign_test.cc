@@ -6,6 +6,7 @@
 #include "verify/verified_run.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
+#include "xffl/history/audit.h"
 
 namespace xffl {
 namespace {
@@ -53,6 +54,11 @@ TEST_F(Sign, TheNewestModelIsSignedAndVerified) {
             checkpoint::read_manifest(history::RunFolder(runs(), RunName("0001")).global(1))
                 .root_sha256())
       << "the model of round 1";
+  const Json& journal = json.at("predicate").at("journal");
+  const history::JournalAudit audit = history::audit_journal(path() / "journal.db");
+  const size_t published = journal.at("seq").get<size_t>() - 1;
+  EXPECT_EQ(audit.events.at(published).kind, "published");
+  EXPECT_EQ(journal.at("chain"), audit.chains.at(published)) << "more events follow";
 }
 
 TEST_F(Sign, EachRoundHasItsStatementAndASecondSignatureReplacesTheFirst) {

@@ -165,6 +165,19 @@ TEST_F(Verify, TheProgramPrintsJsonAndItsExitCodeNamesDamage) {
   EXPECT_THAT(bad.err, HasSubstr("failed"));
 }
 
+TEST_F(Verify, TheProgramReplaysAllRoundsOfARange) {
+  const auto replayed = [&](const std::string& rounds) {
+    const ProcessResult result = made_->xffl({"verify", "-p", made_->path().string(), "-w",
+                                              copy_.path().string(), "--replay", rounds, "--json"});
+    const Json json = parse_json(result.out, "verify");
+    for (const Json& one : json.at("checks"))
+      if (one.at("check") == "replay") return one.at("passed").get<int>();
+    return -1;
+  };
+  EXPECT_EQ(replayed("2"), 1);
+  EXPECT_EQ(replayed("1-2"), 2);
+}
+
 TEST_F(Verify, TheReportShowsTheNewestResults) {
   const std::string project = made_->path().string(), runs = copy_.path().string();
   const auto report = [&] {

@@ -1,0 +1,36 @@
+#include "pipeline.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+namespace xffl::aggregate {
+namespace {
+
+// One worker has four slots: block 4 takes the slot of block 0.
+TEST(Pipeline, ABlockStaysInItsSlotUntilEveryOutputHasIt) {
+  const BlockList blocks({{"w", checkpoint::Dtype::kF32, {5 * kBlockElements}}});
+  std::atomic<bool> has_block_4 = false;
+  std::vector<int> fast, slow;
+  run_pipeline(
+      blocks, 1,
+      [&](const Block& block, std::span<Bytes> outputs) {
+        const uint64_t index = block.begin / kBlockElements;
+        for (Bytes& bytes : outputs) bytes.assign(1, static_cast<std::byte>(index));
+        if (index == 4) has_block_4 = true;
+      },
+      {[&](std::span<const std::byte> bytes) { fast.push_back(std::to_integer<int>(bytes[0])); },
+       [&](std::span<const std::byte> bytes) {
+         for (int i = 0; i < 100 && slow.empty() && !has_block_4; ++i)
+           std::this_thread::sleep_for(std::chrono::milliseconds(1));
+         slow.push_back(std::to_integer<int>(bytes[0]));
+       }});
+  EXPECT_THAT(fast, testing::ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(slow, testing::ElementsAre(0, 1, 2, 3, 4));
+}
+
+}  // namespace
+}  // namespace xffl::aggregate

@@ -1,0 +1,25 @@
+#include "growing_file.h"
+
+#include <gtest/gtest.h>
+
+#include "support/temp_dir.h"
+
+namespace xffl::exports {
+namespace {
+
+TEST(GrowingFile, WritesSeveralBlocksAndAppendsToThem) {
+  const test::TempDir folder;
+  std::string content;
+  for (int part = 0; part < 5; ++part)
+    content += std::string(700'000, static_cast<char>('a' + part));
+  for (const size_t size : {size_t{2'100'000}, content.size()}) {
+    GrowingFile file(folder / "file");
+    for (size_t at = 0; at < size; at += 700'000) file.add(content.substr(at, 700'000));
+    file.finish();
+    EXPECT_EQ(file.size_bytes(), size);
+    EXPECT_TRUE(read_file(folder / "file", 1 << 24) == content.substr(0, size)) << size;
+  }
+}
+
+}  // namespace
+}  // namespace xffl::exports
