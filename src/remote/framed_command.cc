@@ -40,6 +40,9 @@ constexpr size_t kPipeReadBytes = 256u << 10;
 constexpr size_t kPipeWriteBytes = 256u << 10;
 
 void append_capped(std::string& text, std::string_view more, size_t max_bytes) {
+  // A string that grows doubles its memory: 16 MiB and 32 MiB at once for the last bytes of 16 MiB.
+  if (text.size() + more.size() > max_bytes / 4 && text.capacity() < max_bytes)
+    text.reserve(max_bytes);
   text += more.substr(0, max_bytes - std::min(max_bytes, text.size()));
 }
 
