@@ -130,13 +130,18 @@ TEST(Ledger, CountsFailedAttemptsAsLost) {
   EXPECT_THAT(lines(run.ledger()), ElementsAre("1 0 lost bounded 45", "2 0 lost - -"));
 }
 
-TEST(Ledger, CountsACheckpointThatWasContinuedAsUsed) {
-  TimedRun run;
-  run.plan(1, 1);
+// The first facility's job of 100 s ends with a checkpoint after 5 steps.
+void checkpoint_of_first_attempt(TimedRun& run) {
   run.open(1, 0);
   job::JobStart start = start_at(0);
   start.end = kBegin + 100;
   run.fail_with(1, 1, usage_of({start}), 5);
+}
+
+TEST(Ledger, CountsACheckpointThatWasContinuedAsUsed) {
+  TimedRun run;
+  run.plan(1, 1);
+  checkpoint_of_first_attempt(run);
   EXPECT_THAT(lines(run.ledger()), ElementsAre("1 0 lost job 100"));
   run.open(1, 0, 2);
   job::JobStart next = start_at(200, "4712");
@@ -148,10 +153,7 @@ TEST(Ledger, CountsACheckpointThatWasContinuedAsUsed) {
 TEST(Ledger, CountsACheckpointAsLostWhenOnlyAnotherFacilityTriedAgain) {
   TimedRun run;
   run.plan(1, 2);
-  run.open(1, 0);
-  job::JobStart start = start_at(0);
-  start.end = kBegin + 100;
-  run.fail_with(1, 1, usage_of({start}), 5);
+  checkpoint_of_first_attempt(run);
   run.open(1, 1, 2);
   run.accept(1, 1, 2);
   EXPECT_THAT(lines(run.ledger()), ElementsAre("1 0 lost job 100", "2 0 used job 77"));

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <filesystem>
 #include <optional>
+#include <string>
 
 #include "xffl/config/experiment.h"
 #include "xffl/remote/session.h"
