@@ -9,6 +9,7 @@
 #include "setup.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/base/folder_path.h"
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/lora.h"
 #include "xffl/checkpoint/manifest.h"
@@ -80,14 +81,14 @@ class MergedModel {
 }  // namespace
 
 void merge_command(const MergeOptions& options) {
-  const fs::path model(options.model), out(options.output);
+  const fs::path model(options.model), out = folder_path(options.output);
   std::optional<checkpoint::Dtype> dtype;
   if (!options.dtype.empty())
     dtype = train::to_file_dtype(parse_float_type("--dtype", options.dtype));
   if (fs::exists(out))
     throw Error(ErrorKind::kUsage, out.string() + " already exists: choose a new folder");
   const MergedModel merged(model, options.adapter);
-  const fs::path temporary = (out.has_filename() ? out : out.parent_path()).string() + ".tmp";
+  const fs::path temporary = out.string() + ".tmp";
   fs::remove_all(temporary);
   const auto files = llama::write_model(
       temporary, merged.config(), merged.specs(), [&](size_t i) { return merged.value(i); },

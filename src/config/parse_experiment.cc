@@ -6,6 +6,7 @@
 #include "section_reader.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/base/folder_path.h"
 #include "xffl/base/log.h"
 #include "xffl/base/sha256.h"
 #include "xffl/config/load.h"
@@ -499,9 +500,7 @@ std::string format_problems(const std::filesystem::path& file,
 Experiment parse_experiment(const std::string& yaml, const std::filesystem::path& file,
                             const std::filesystem::path& project_folder) {
   std::vector<Problem> problems;
-  std::filesystem::path folder = std::filesystem::absolute(project_folder).lexically_normal();
-  if (!folder.has_filename() && folder.has_relative_path()) folder = folder.parent_path();
-  Experiment experiment = parse(yaml, folder, problems);
+  Experiment experiment = parse(yaml, folder_path(project_folder), problems);
   if (!problems.empty()) throw Error(ErrorKind::kConfig, format_problems(file, problems));
   return experiment;
 }

@@ -30,6 +30,9 @@ cd -- "$1" || exit 2
 ln -sfn -- "$3" ".xffl-link" && mv -fT -- ".xffl-link" "$2"
 )sh";
 
+// $1: the link. A file of another origin stays.
+constexpr const char* kRemoveLink = R"sh([ ! -h "$1" ] || rm -f -- "$1")sh";
+
 // "xffl.sif" -> {"xffl-", ".sif"}: an image's name has its hash between them.
 std::pair<std::string, std::string> name_parts(const RemotePath& file) {
   const std::string name = file.filename();
@@ -185,7 +188,11 @@ std::vector<std::string> deployed_images(remote::Session& session, const RemoteP
 
 void remove_images(remote::Session& session, const RemotePath& file, std::stop_token stop) {
   const std::vector<std::string> names = deployed_images(session, file);
-  if (!names.empty()) session.remove_tree(file, stop);  // the link first
+  if (!names.empty()) {  // the link first
+    const Answer removed = run_script(session, kRemoveLink, {file.str()}, kShortScript, stop);
+    if (removed.exit_code != 0)
+      fail_script(ErrorKind::kIo, "cannot remove the link " + file.str(), removed);
+  }
   for (const std::string& name : names) session.remove_tree(file.parent() / name, stop);
   session.remove_tree(file.parent() / kStaging, stop);
 }

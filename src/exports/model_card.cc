@@ -9,6 +9,7 @@
 
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/base/folder_path.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/manifest.h"
@@ -145,7 +146,8 @@ std::string format_model_card(const RunStory& story, const ModelCard& card, bool
 }
 
 void export_model(const RunStory& story, const history::RunFolder& run, const ModelCard& card,
-                  const fs::path& to, const SigningKey* key) {
+                  const fs::path& folder, const SigningKey* key) {
+  const fs::path to = folder_path(folder);
   const RoundStory& round = published_round(story, card.round);
   const fs::path from = run.global(round.number);
   if (fs::exists(fs::symlink_status(to)))
@@ -170,8 +172,8 @@ void export_model(const RunStory& story, const history::RunFolder& run, const Mo
   fs::copy_file(from / checkpoint::kManifestName, work / checkpoint::kManifestName);
   write_file_atomic(work / "README.md", format_model_card(story, card, is_adapter), 0644);
   if (key != nullptr) {
-    const std::string name = fs::absolute(to).lexically_normal().filename().string();
-    write_file_atomic(work / kModelSignatureName, sign_model_folder(work, name, *key), 0644);
+    write_file_atomic(work / kModelSignatureName,
+                      sign_model_folder(work, to.filename().string(), *key), 0644);
   }
   rename_durable(work, to);
 }

@@ -65,6 +65,10 @@ Event UpdateFetch::fetch(int attempt, std::stop_token stop) {
     }
     return UpdateRejected{error.what()};
   }
+  fail_after_damage_here();
+}
+
+void UpdateFetch::fail_after_damage_here() {
   // Damage on this machine is no fault of the facility: the next try fetches and checks again.
   site_.context.models.restore_global(site_.plan.round - 1);
   throw Error(ErrorKind::kIo, "an update was damaged on this machine, or its input model was");
@@ -317,9 +321,8 @@ std::optional<std::string> UpdateFetch::restore(const history::Accepted& accepte
     if (is_facility_fault(error.kind()) || may_recover(error.kind())) return error.what();
     throw;
   }
-  if (!is_damaged_here) return std::nullopt;
-  site_.context.models.restore_global(site_.plan.round - 1);
-  return restore(accepted, max_outage, gives_up, stop);
+  if (is_damaged_here) fail_after_damage_here();
+  return std::nullopt;
 }
 
 }  // namespace xffl::facility

@@ -211,7 +211,8 @@ class UpdateFetch {
   Event fetch(int attempt, std::stop_token stop);
   /// Fetches an accepted update again when its stored files are damaged. Returns the reason when
   /// the facility has lost the update, or stays unreachable for `max_outage` or until `gives_up`
-  /// returns true. Calls `gives_up` between two tries.
+  /// returns true. Calls `gives_up` between two tries. Throws kIo when this machine damages the
+  /// update again.
   std::optional<std::string> restore(const history::Accepted& accepted,
                                      std::chrono::seconds max_outage,
                                      const std::function<bool()>& gives_up, std::stop_token stop);
@@ -253,6 +254,8 @@ class UpdateFetch {
   bool is_malformed(const std::string& update_sha256) const;
   double base_norm() const;
   history::Accepted keep_accepted(int attempt, const Report& report) const;
+  /// Restores the round's input model, and throws kIo.
+  [[noreturn]] void fail_after_damage_here();
   /// Whether the facility answers and has the run's folder, but no report.
   bool has_lost(int attempt) const;
   std::optional<std::string> archive_problem(const std::string& update_sha256) const;

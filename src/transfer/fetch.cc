@@ -14,6 +14,7 @@
 #include "local_files.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/base/folder_path.h"
 #include "xffl/base/sha256.h"
 #include "xffl/base/threads.h"
 #include "xffl/transfer/transfer.h"
@@ -466,8 +467,7 @@ void publish(const fs::path& work, const fs::path& to) {
 Fetched fetch(const Endpoint& facility, const RemotePath& from, const std::string& root_sha256,
               uint64_t max_bytes, const fs::path& to, std::stop_token stop,
               const OnProgress& on_progress, SpareMemory* spare) {
-  fs::path target = fs::absolute(to).lexically_normal();
-  if (!target.has_filename()) target = target.parent_path();
+  const fs::path target = folder_path(to);
   if (auto complete = complete_folder(target, root_sha256)) return {{0}, *std::move(complete)};
   reject_foreign(target);
   Manifest manifest = remote_manifest(facility.control, from, root_sha256, max_bytes);

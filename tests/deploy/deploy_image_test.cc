@@ -112,13 +112,24 @@ TEST_F(DeployImage, RemovesItsOwnFilesOnly) {
   make_image("echo xffl-train 0.1.0");
   deploy(*session_);
   write_file_atomic(dir_ / "site/xffl-notes.sif", "mine");
+  write_file_atomic(dir_ / "site/xffl-original.sif", "mine, with as many letters as a hash");
   EXPECT_EQ(deployed_images(*session_, place().file).size(), 2u);
   remove_images(*session_, place().file, {});
   EXPECT_FALSE(fs::exists(fs::symlink_status(there())));
   EXPECT_TRUE(deployed_images(*session_, place().file).empty());
   EXPECT_EQ(read_file(dir_ / "site/xffl-notes.sif", 100), "mine");
+  EXPECT_TRUE(fs::exists(dir_ / "site/xffl-original.sif"));
+  fs::create_symlink("xffl-notes.sif", there());
+  remove_images(*session_, place().file, {});
+  EXPECT_EQ(read_file(there(), 100), "mine") << "a link of the user's";
+}
+
+TEST_F(DeployImage, RemovesNoFileInTheLinksPlace) {
+  deploy(*session_);
+  fs::remove(there());
   write_file_atomic(there(), "mine");
   remove_images(*session_, place().file, {});
+  EXPECT_TRUE(deployed_images(*session_, place().file).empty());
   EXPECT_EQ(read_file(there(), 100), "mine");
 }
 

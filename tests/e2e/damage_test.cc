@@ -99,6 +99,16 @@ TEST_F(Damage, OfAnAcceptedUpdateIsFetchedAgain) {
   EXPECT_EQ(project_.trainings().size(), 4u) << "no training was repeated";
 }
 
+TEST_F(Damage, OfAnAcceptedUpdateAndItsInputModelIsRepaired) {
+  const int code = run_with("participants_frozen", [&](int stop) {
+    if (stop != 2) return;
+    flip_in_data(file("r0002/brno/update/model.safetensors"));
+    flip_in_data(file("r0001/global/model.safetensors"));
+  });
+  expect_right_model(code);
+  EXPECT_EQ(project_.trainings().size(), 4u) << "no training was repeated";
+}
+
 // Only the repair of a damaged master reads the updates of an earlier round
 // (WithoutARemedyEndsTheRunAndNamesTheFile).
 TEST_F(Damage, OfAnEarlierRoundsUpdatesChangesNoLaterModel) {
@@ -135,6 +145,16 @@ TEST_F(Damage, OfTheGlobalModelNeverReachesAFacility) {
   });
   expect_right_model(code);
   EXPECT_THAT(log(), HasSubstr("r0001/global"));
+  EXPECT_EQ(project_.trainings().size(), 4u) << "no job met a damaged model";
+}
+
+TEST_F(Damage, OfTheGlobalModelAndItsMasterIsAveragedAway) {
+  const int code = run_with("published", [&](int stop) {
+    if (stop != 1) return;
+    flip_in_data(file("r0001/global/model.safetensors"));
+    flip_in_data(file("r0001/master/model.safetensors"));
+  });
+  expect_right_model(code);
   EXPECT_EQ(project_.trainings().size(), 4u) << "no job met a damaged model";
 }
 

@@ -83,7 +83,7 @@ class ExportedModel : public testing::Test {
 };
 
 TEST_F(ExportedModel, HasTheFilesOfTheRoundAndACard) {
-  export_to(folder_ / "out", sha256_);
+  export_to(folder_ / "out/", sha256_);
   EXPECT_EQ(read_file(folder_ / "out/model.safetensors", 100), "weights");
   EXPECT_EQ(fs::hard_link_count(folder_ / "out/model.safetensors"), 2u);
   EXPECT_EQ(fs::hard_link_count(folder_ / "out/config.json"), 1u) << "a user may edit it";
@@ -95,6 +95,13 @@ TEST_F(ExportedModel, ReplacesNoFolder) {
   make_dirs(folder_ / "out");
   EXPECT_THROW(export_to(folder_ / "out", sha256_), Error);
   EXPECT_TRUE(fs::is_empty(folder_ / "out"));
+}
+
+TEST_F(ExportedModel, ReplacesTheRestOfAnInterruptedExport) {
+  make_dirs(folder_ / "out.part");
+  std::ofstream(folder_ / "out.part/config.json") << "{";
+  export_to(folder_ / "out", sha256_);
+  EXPECT_EQ(read_file(folder_ / "out/config.json", 100), "{}");
 }
 
 TEST_F(ExportedModel, IsTheModelOfTheJournal) {

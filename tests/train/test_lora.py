@@ -326,7 +326,7 @@ def test_a_merged_model_equals_the_model_with_its_adapter(setting, dora):
     harness.train(path)
     update, merged = path.parent / "update", folder / f"merged-model-{dora}"
     (folder / "everything" / "tokenizer.json").write_text("{}")
-    harness.run([harness.BIN / "xffl-train", "merge", "--model", folder / "everything", "--adapter", update, "--out", merged])
+    harness.run([harness.BIN / "xffl-train", "merge", "--model", folder / "everything", "--adapter", update, "--out", f"{merged}/"])
     (folder / "everything" / "tokenizer.json").unlink()
     assert (merged / "tokenizer.json").exists() and (merged / "manifest.json").exists()
     beside = harness.evaluate(folder / "everything", tokens, "--adapter", update)["nll"]
