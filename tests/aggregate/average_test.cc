@@ -76,6 +76,18 @@ TEST_F(Average, NeedsNoThreadBesidesItsOwn) {
   EXPECT_GE(completed, 2);
 }
 
+TEST_F(Average, AServerStepNeedsNoThreadBesidesItsOwn) {
+  const Tensors tensors{{"w", {{2}, {1, 2}}}};
+  const Input a = input("a", tensors), b = input("b", tensors);
+  const test::RefusedThreads refused(0, 1000);
+  const Stepped stepped =
+      server_step(a.folder, {a, b}, /*deltas=*/true, Dtype::kBF16, dir_ / "m1", dir_ / "g1");
+  EXPECT_TRUE(refused.any());
+  for (const char* folder : {"m1", "g1"})
+    EXPECT_THAT(read_tensor(dir_ / folder, "w"), ElementsAre(2, 4)) << folder;
+  EXPECT_THAT(stepped.cosines, ElementsAre(1, 1));
+}
+
 TEST_F(Average, EveryOrderOfInputsGivesTheSameBytes) {
   std::vector<Input> inputs;
   const Dtype dtypes[] = {Dtype::kF32, Dtype::kBF16, Dtype::kF32, Dtype::kF16};

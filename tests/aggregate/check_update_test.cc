@@ -84,16 +84,25 @@ TEST_F(CheckUpdate, ReturnsTheNormOfTheChange) {
   }
 }
 
-// Each tensor is a block: more blocks than threads.
+// Each of the 500 tensors is a block: more blocks than threads.
+Tensors scalars(float value) {
+  Tensors model;
+  for (int i = 0; i < 500; ++i) model["w" + std::to_string(i)] = {{1}, {value}};
+  return model;
+}
+
 TEST_F(CheckUpdate, TheNormHasTheBlocksAfterTheFirstChange) {
-  Tensors zeros, ones;
-  for (int i = 0; i < 500; ++i) {
-    const std::string name = "w" + std::to_string(i);
-    zeros[name] = {{1}, {0.0f}};
-    ones[name] = {{1}, {1.0f}};
-  }
-  const auto base = write_model(dir_ / "zeros", zeros), update = write_model(dir_ / "ones", ones);
+  const auto base = write_model(dir_ / "zeros", scalars(0.0f)),
+             update = write_model(dir_ / "ones", scalars(1.0f));
   EXPECT_DOUBLE_EQ(check_update(update, base, false, {1e9}), std::sqrt(500));
+}
+
+TEST_F(CheckUpdate, TheRemainingPartIsOfTheWholeModel) {
+  const auto base = write_model(dir_ / "ones", scalars(1.0f)),
+             update = write_model(dir_ / "shrunk", scalars(0.0625f));
+  const ChangeLimit limit{.norm = 1e9, .base_norm = l2_norm(base)};
+  expect_rejected(thrown_by([&] { check_update(update, base, false, limit); }),
+                  {"leaves 0.0625 of the input model"});
 }
 
 TEST_F(CheckUpdate, RejectsAChangeAboveTheMaximalNorm) {

@@ -82,7 +82,7 @@ TEST_F(Command, AcceptsAFolderTwiceAndADtype) {
 
 TEST_F(Command, WrongWeightsAreAUsageError) {
   write_model(dir_ / "a", {{"w", {{1}, {1}}}});
-  for (const char* weights : {"1,2", "x", "1,", "-1", "0", "nan", ""}) {
+  for (const char* weights : {"1,2", "x", "1/4", "1,", "-1", "0", "nan", ""}) {
     const ProcessResult result =
         xffl({"aggregate", "--out", "out", std::string("--weights=") + weights, "a"});
     if (*weights == '\0') continue;  // as if it were not given

@@ -84,6 +84,16 @@ TEST_F(Cancel, AsksNothingInAPipe) {
   EXPECT_THAT(result.out, HasSubstr("run 0001 is cancelled"));
 }
 
+TEST_F(Cancel, ActsAtTheFacilitiesOfTheRunAfterAnEditOfTheProject) {
+  write_file_atomic(project() / "xffl.yaml",
+                    "project: test\nmodel: model\ntraining: {steps_per_round: 4}\nfacilities:\n"
+                    "  carla: {workdir: other, data: {train: [x.tokens]}}\n");
+  test::OnTerminal terminal = on_terminal({"cancel"});
+  ASSERT_TRUE(terminal.await_text(kQuestion)) << terminal.bytes;
+  EXPECT_TRUE(terminal.screen.shows("  alba: job 4101 of round 1")) << terminal.bytes;
+  EXPECT_THAT(terminal.bytes, Not(HasSubstr("carla")));
+}
+
 // An ended run is reported as without a terminal: the question would be pointless.
 TEST_F(Cancel, AsksNothingAboutAnEndedRun) {
   history_->record({}, history::RunCancelled{});

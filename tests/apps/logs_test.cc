@@ -110,6 +110,18 @@ TEST_F(Logs, FollowAllFacilities) {
   EXPECT_THAT(terminal.bytes, Not(HasSubstr("no output yet")));
 }
 
+// A long output does not delay the outputs of other facilities.
+TEST_F(Logs, FollowAllFacilitiesInTurn) {
+  const std::string line = std::string(60, 'x') + "\n";
+  std::string steps;
+  while (steps.size() < 200'000) steps += line;
+  write("alba", 1, 1, steps + "the end\n");
+  write("brno", 1, 1, "begin\n");
+  test::OnTerminal terminal(command({"logs", "--all", "-f"}), 24, 80, {});
+  ASSERT_TRUE(terminal.await_text("alba | the end"));
+  EXPECT_LT(terminal.bytes.find("brno | begin"), terminal.bytes.find("alba | the end"));
+}
+
 // Neither a long output nor a line without an end costs memory.
 TEST_F(Logs, NeedLittleMemory) {
   write("alba", 1, 1, "begin");

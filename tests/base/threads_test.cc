@@ -57,5 +57,24 @@ TEST(BlockWorker, FinishWaitsForTheBlockInWorkAndReportsItsError) {
   EXPECT_EQ(test::message_of(ErrorKind::kIo, [&] { worker.finish(); }), "the disk is full");
 }
 
+// A later block that succeeded would hide the hole in the file.
+TEST(BlockWorker, DropsTheBlocksAfterAnError) {
+  std::atomic<bool> has_both = false;
+  std::vector<uint64_t> offsets;
+  {
+    BlockWorker worker(2, [&](const Block& block) {
+      has_both.wait(false);
+      offsets.push_back(block.offset);
+      if (block.offset == 0) throw Error(ErrorKind::kIo, "the disk is full");
+    });
+    worker.put({});
+    worker.put({1, 0, nullptr});
+    has_both = true;
+    has_both.notify_all();
+    EXPECT_EQ(test::message_of(ErrorKind::kIo, [&] { worker.finish(); }), "the disk is full");
+  }
+  EXPECT_EQ(offsets, std::vector<uint64_t>{0});
+}
+
 }  // namespace
 }  // namespace xffl

@@ -184,5 +184,19 @@ TEST_F(HashedFolder, AModelFolderVerifiesTheBytesThatAreRead) {
   EXPECT_THAT(thrown_by(read).message, HasSubstr("model.safetensors is damaged"));
 }
 
+TEST(HashedFile, VerifiesAHeaderOfSeveralBlocksAtItsOpening) {
+  const test::TempDir dir;
+  std::vector<TensorSpec> specs;
+  for (int i = 0; i < 2000; ++i)
+    specs.push_back({std::string(150, 'a') + std::to_string(i), Dtype::kU8, {1}});
+  SafetensorsWriter writer(dir / "a", specs);
+  writer.write(std::vector<std::byte>(specs.size()));
+  const ManifestFile file = writer.finish();
+  EXPECT_EQ(SafetensorsFile(dir / "a", file).tensors().size(), specs.size());
+  flip(dir / "a", kHashBlockBytes);  // the first byte of the header's second block
+  const Thrown thrown = thrown_by([&] { SafetensorsFile(dir / "a", file); });
+  EXPECT_THAT(thrown.message, HasSubstr((dir / "a").string() + " is damaged"));
+}
+
 }  // namespace
 }  // namespace xffl::checkpoint

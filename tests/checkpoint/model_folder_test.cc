@@ -201,5 +201,17 @@ TEST(CopyTokenizerFiles, CopiesTokenizerFilesOnly) {
   EXPECT_EQ(found, std::set<std::string>(wanted.begin(), wanted.end()));
 }
 
+// Hugging Face's cache holds a model as links to files of another folder.
+TEST(CopyTokenizerFiles, CopiesTheFilesBehindLinks) {
+  test::TempDir from;
+  test::TempDir to;
+  fs::create_directory(from / "snapshot");
+  write_text(from / "blob", "{}");
+  fs::create_symlink("../blob", from / "snapshot/tokenizer.json");
+  copy_tokenizer_files(from / "snapshot", to.path());
+  EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(to / "tokenizer.json")));
+  EXPECT_EQ(fs::file_size(to / "tokenizer.json"), 2u);
+}
+
 }  // namespace
 }  // namespace xffl::checkpoint

@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <numeric>
 #include <semaphore>
@@ -215,6 +216,21 @@ TEST(Gloo, TimesOutWithoutItsPeer) {
     EXPECT_EQ(error.kind(), ErrorKind::kFailed);
     EXPECT_NE(std::string(error.what()).find("rank 0 of 2"), std::string::npos) << error.what();
   }
+}
+
+TEST(Gloo, UsesTheNamedInterfaceOnly) {
+  if (!has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  ASSERT_EQ(::setenv("GLOO_SOCKET_IFNAME", "absent0", 1), 0);
+  const int port = free_port();
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([port, rank] {
+      const Rendezvous rendezvous{rank, 2, rank, 2, "127.0.0.1", port, std::chrono::seconds(60)};
+      EXPECT_THROW(make_group(rendezvous, at::kCPU), Error);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  ::unsetenv("GLOO_SOCKET_IFNAME");
 }
 
 // Rank 0 may write for any time.

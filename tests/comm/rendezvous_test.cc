@@ -55,6 +55,16 @@ TEST(Rendezvous, ReadsPlainVariables) {
   EXPECT_EQ(rank.timeout.count(), 7);
 }
 
+// A job script may export a variable without a value.
+TEST(Rendezvous, AnEmptyVariableCountsAsUnset) {
+  const Rendezvous single = read_rendezvous(
+      environment_of({{"RANK", ""}, {"WORLD_SIZE", ""}, {"XFFL_COMM_TIMEOUT", ""}}));
+  EXPECT_EQ(single.world_size, 1);
+  EXPECT_EQ(single.timeout.count(), 600);
+  EXPECT_THAT(error_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", ""}}),
+              testing::HasSubstr("MASTER_ADDR is not set"));
+}
+
 TEST(Rendezvous, UsesSlurmVariablesByDefault) {
   std::map<std::string, std::string> variables{
       {"SLURM_PROCID", "5"},      {"SLURM_NTASKS", "8"},

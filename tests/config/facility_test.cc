@@ -200,7 +200,9 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"modules: cuda/12.2", "image: {file: x.sif}", "should start with '/'"},
         Wrong{"modules: cuda/12.2", "image: {file: /x.sif, binds: [\"/a,/b\"]}",
               "should be a bind such as"},
-        Wrong{"modules: cuda/12.2", "transfer: {shell: false}", "'transfer' needs hosts"}));
+        Wrong{"modules: cuda/12.2", "transfer: {shell: false}", "'transfer' needs hosts"},
+        Wrong{"modules: cuda/12.2", "image: {file: /x.sif, options: [\"--env\\n#SBATCH -A x\"]}",
+              "'facilities.alba.image.options' holds a line break"}));
 
 TEST(ParseHost, TakesNamesAddressesAndPorts) {
   EXPECT_EQ(parse_host("a.b-c"), (remote::SshHost{"a.b-c", 22}));

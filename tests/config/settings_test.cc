@@ -31,7 +31,7 @@ TEST(Settings, BecomeAnExperimentInTheTablesOrder) {
       {"facilities.alba.data.validation.it.v2=val.tokens",
        "facilities.alba.data.train=[/x.tokens, a b]", "training.learning_rate=1e-4",
        "training.steps_per_round=40", "model=models/it's: #1", "project=p", "policy.deadline=24h",
-       "policy.on_missing=skip", "facilities.alba.environment={A: \"x y\"}", "project=q"}));
+       "policy.on_missing=skip", "facilities.alba.environment={A: \"x = y\"}", "project=q"}));
   const Experiment experiment = parse_experiment(yaml, "xffl.yaml", "/p");
   EXPECT_EQ(experiment.project.str(), "q");
   EXPECT_EQ(experiment.model, "/p/models/it's: #1");
@@ -40,6 +40,7 @@ TEST(Settings, BecomeAnExperimentInTheTablesOrder) {
   EXPECT_EQ(alba.training.learning_rate, 1e-4);
   EXPECT_THAT(alba.train_data, testing::ElementsAre("/x.tokens", "/p/a b"));
   EXPECT_EQ(alba.validation.at(0).name, "it.v2");
+  EXPECT_THAT(alba.environment, testing::ElementsAre("export A='x = y'"));
   EXPECT_LT(yaml.find("project:"), yaml.find("model:"));
   EXPECT_LT(yaml.find("steps_per_round:"), yaml.find("learning_rate:"));
   EXPECT_LT(yaml.find("policy:"), yaml.find("facilities:"));

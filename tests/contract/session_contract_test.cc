@@ -245,6 +245,13 @@ TEST_P(SessionContract, Sha256IsOfTheRangeOrEmpty) {
   EXPECT_FALSE(session_.sha256(folder_ / "file", 2, 5));
 }
 
+TEST_P(SessionContract, BlockHashesAreOfTheRangeOrEmpty) {
+  put("file", "abcdefgh");
+  const std::vector<std::string> expected = {sha256_hex("cd"), sha256_hex("ef"), sha256_hex("g")};
+  EXPECT_EQ(session_.block_hashes(folder_ / "file", 2, 5, 2).value_or(expected), expected);
+  EXPECT_FALSE(session_.block_hashes(folder_ / "file", 2, 7, 2));
+}
+
 TEST_P(SessionContract, AnUnknownProgramExitsWith127) {
   if (!GetParam().runs_commands) {
     EXPECT_EQ(kind_of([&] { session_.run({"true"}, "", std::chrono::seconds(10), {}); }),
@@ -255,6 +262,26 @@ TEST_P(SessionContract, AnUnknownProgramExitsWith127) {
       session_.run({"no-such-program-xffl"}, "", std::chrono::seconds(10), {});
   EXPECT_EQ(result.exit_code, 127);
   EXPECT_NE(result.err.find("no-such-program-xffl"), std::string::npos);
+}
+
+// After a crash of the file server the name has the whole text, or does not exist.
+TEST(WriteTextAtomic, RenamesAfterSync) {
+  class Recorder final : public test::FakeSession {
+   public:
+    std::vector<std::string> calls;
+
+    void write(const RemotePath& path, uint64_t offset, std::span<const std::byte> bytes) override {
+      calls.push_back("write " + path.str());
+      FakeSession::write(path, offset, bytes);
+    }
+    void sync(const RemotePath& path) override { calls.push_back("sync " + path.str()); }
+    void rename(const RemotePath& from, const RemotePath& to) override {
+      calls.push_back("rename " + from.str() + " " + to.str());
+    }
+  } session;
+  write_text_atomic(session, RemotePath("/file"), "text");
+  EXPECT_EQ(session.calls, (std::vector<std::string>{"write /file.tmp", "sync /file.tmp",
+                                                     "rename /file.tmp /file"}));
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -105,6 +105,13 @@ TEST_F(Deploy, ABundleThatDoesNotStartIsNotPromoted) {
   }
 }
 
+TEST_F(Deploy, ALinkThatCannotBeMovedIsAnError) {
+  make_dirs(programs() / "current");
+  const Error error = error_of([&] { deploy_now(*session_); });
+  EXPECT_EQ(error.kind(), ErrorKind::kIo);
+  EXPECT_THAT(error.what(), HasSubstr("cannot move the link"));
+}
+
 TEST_F(Deploy, AnArchiveThatDiffersFromItsManifestIsRefused) {
   // Two files, one of which is not the one of MANIFEST.
   const fs::path tree = dir_ / bundle_.name;

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <set>
 
 #include "support/await.h"
@@ -161,7 +162,7 @@ TEST_F(CheckJob, KeepsTheLastFoldersOnly) {
 TEST_F(CheckJob, CtrlCCancelsTheJob) {
   fs::remove(dir_ / "data.tokens");
   ASSERT_EQ(::mkfifo((dir_ / "data.tokens").c_str(), 0600), 0);  // the job waits for it
-  write_config("data.tokens", 40, 100);
+  write_config("data.tokens", 40, 300);  // longer than this test waits for the job's end
   const pid_t command =
       start_detached({.argv = {kCheckBin + std::string("/xffl"), "doctor", "--job", "alba", "--yes",
                                "-p", dir_.path().string()}},
@@ -187,6 +188,10 @@ TEST_F(CheckJob, DataOfAnotherVocabularyIsNamed) {
   EXPECT_NE(done.exit_code, 0);
   EXPECT_THAT(done.out, HasSubstr("has a vocabulary of 65, the model has 64"));
   EXPECT_THAT(done.out, HasSubstr("xffl-tokenize encode"));
+  const fs::recursive_directory_iterator files(dir_ / "work");
+  EXPECT_TRUE(std::any_of(begin(files), end(files), [](const fs::directory_entry& entry) {
+    return entry.path().filename() == "check.json";
+  })) << "the command waits for the report of a failed check, too";
 }
 
 TEST_F(CheckJob, AHungMountIsNamedAndDoesNotHangTheJob) {

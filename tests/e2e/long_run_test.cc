@@ -18,16 +18,21 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
+// The link drops once, at a removal of the first round.
+WatchedSession::Before drop_at_first_removal(std::atomic<bool>& failed) {
+  return [&](const std::string& operation, const RemotePath& path) {
+    if (operation == "remove_tree" && path.filename() == "r0001" && !failed.exchange(true))
+      throw Error(ErrorKind::kRemote, "the link is down");
+  };
+}
+
 // The cleaner retries the removals at a facility that was unreachable.
 TEST_F(InProcessFederation, FailedRemovalsAreRetriedAfterTheNextRound) {
   project_.set_policy("{on_missing: wait, keep_rounds: 1, poll_interval: 20ms}");
   project_.set_rounds(4);
   project_.write_config();
   std::atomic<bool> failed{false};
-  watch("brno", [&](const std::string& operation, const RemotePath& path) {
-    if (operation == "remove_tree" && path.filename() == "r0001" && !failed.exchange(true))
-      throw Error(ErrorKind::kRemote, "the link is down");
-  });
+  watch("brno", drop_at_first_removal(failed));
   EXPECT_EQ(run().rounds_published, 4);
   EXPECT_TRUE(failed);
   for (const char* name : {"alba", "brno"}) {
@@ -35,6 +40,17 @@ TEST_F(InProcessFederation, FailedRemovalsAreRetriedAfterTheNextRound) {
     EXPECT_THAT(names_in(folder, "r0"), testing::ElementsAre("r0004")) << name;
     EXPECT_EQ(names_in(folder / "models", "").size(), 1u) << name;
   }
+}
+
+TEST_F(InProcessFederation, AFailedRemovalAfterTheLastRoundIsRetriedAtTheEnd) {
+  project_.set_policy("{on_missing: wait, keep_rounds: 1, poll_interval: 20ms}");
+  project_.set_rounds(2);
+  project_.write_config();
+  std::atomic<bool> failed{false};
+  watch("brno", drop_at_first_removal(failed));
+  EXPECT_EQ(run().rounds_published, 2);
+  EXPECT_TRUE(failed);
+  EXPECT_THAT(names_in(facility_folder("brno"), "r0"), testing::ElementsAre("r0002"));
 }
 
 // The newest models and updates stay on this machine, and the run continues after a restart.

@@ -110,6 +110,20 @@ TEST_F(Membership, TheLastMemberCannotLeave) {
   EXPECT_THAT(participants(3), ElementsAre("alba"));
 }
 
+// cesis stays in the run, but it takes part from the second round on.
+TEST_F(Membership, TheLastMemberOfARoundCannotLeaveAtOnce) {
+  auto run = project_.start_held_run();
+  add_facility("cesis");
+  ASSERT_EQ(command({"join", "cesis"}).exit_code, 0);
+  ASSERT_EQ(command({"leave", "brno", "--now"}).exit_code, 0);
+  const ProcessResult last = command({"leave", "alba", "--now"});
+  EXPECT_EQ(last.exit_code, exit_code(ErrorKind::kUsage));
+  EXPECT_THAT(last.err, HasSubstr("it is the run's last member in this round or the next"));
+  project_.release();
+  EXPECT_EQ(run.finish(), 0) << read_file(project_.log(), 1 << 20);
+  EXPECT_THAT(participants(1), ElementsAre("alba"));
+}
+
 TEST_F(Membership, ChangesWithoutACoordinatorAreKept) {
   {
     auto run = project_.start_held_run();

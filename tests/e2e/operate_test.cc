@@ -245,11 +245,11 @@ TEST(Output, ShowsTheActivityOfFacilitiesInOneTerminalLine) {
   }
 }
 
-// `xffl run | tee log`: tee ends before xffl.
+// `xffl run 2>&1 | tee log`: tee ends before the first message.
 TEST(Output, RunOutlivesItsReader) {
   Project project;
   const ProcessResult piped =
-      run_process({.argv = {"sh", "-c", "\"$@\" 2>/dev/null | true", "sh",
+      run_process({.argv = {"sh", "-c", "{ sleep 0.2; exec \"$@\" 2>&1; } | true", "sh",
                             XFFL_BINARY_DIR "/bin/xffl", "run", "-p", project.path().string()},
                    .timeout = std::chrono::seconds(120)});
   EXPECT_EQ(piped.exit_code, 0);
@@ -277,6 +277,13 @@ TEST(Output, LostOutputIsAnError) {
                             "config", "schema"},
                    .timeout = std::chrono::seconds(60)});
   EXPECT_EQ(result.exit_code, exit_code(ErrorKind::kIo)) << result.err;
+}
+
+TEST(Output, AnErrorShowsNoSecret) {
+  const ProcessResult result =
+      run_process({.argv = {XFFL_BINARY_DIR "/bin/xffl", "inspect", "password=hunter2hunter2"}});
+  EXPECT_EQ(result.exit_code, exit_code(ErrorKind::kNotFound));
+  EXPECT_NE(result.err.find("password=[removed] does not exist"), std::string::npos) << result.err;
 }
 
 // A core file would contain keys and passwords.

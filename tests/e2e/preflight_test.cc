@@ -121,6 +121,28 @@ TEST(Doctor, ChecksTheFilesOfTheModel) {
   EXPECT_EQ(shard.exit_code, exit_code(ErrorKind::kFailed));
 }
 
+// The number of another version may begin with the same digits.
+TEST(Doctor, WarnsOfATrainerOfAnotherVersion) {
+  Project project;
+  const std::filesystem::path file = project.path() / "xffl.yaml";
+  const std::filesystem::path trainer = project.path() / "xffl-train";
+  const std::string fake = "trainer: {command: ['" XFFL_BINARY_DIR "/bin/xffl-fake-trainer']}";
+  std::string yaml = read_file(file, 1 << 20);
+  const size_t at = yaml.find(fake);  // alba's
+  ASSERT_NE(at, std::string::npos) << yaml;
+  write_file_atomic(file,
+                    yaml.replace(at, fake.size(), "trainer: {program: " + trainer.string() + "}"));
+  const auto doctor = [&](const std::string& printed) {
+    write_file_atomic(trainer, "#!/bin/sh\necho 'xffl-train " + printed + "'\n");
+    std::filesystem::permissions(trainer, std::filesystem::perms(0700));
+    return project.xffl({"doctor", "alba", "-p", project.path().string()}).out;
+  };
+  const std::string version = project.xffl({"--version"}).out;  // "xffl 0.1.0" and a line feed
+  const std::string own = version.substr(5, version.size() - 6);
+  EXPECT_THAT(doctor(own + " (torch)"), HasSubstr("ok      trainer          xffl-train " + own));
+  EXPECT_THAT(doctor(own + "0"), HasSubstr("warning trainer          "));
+}
+
 // The fix for a project on NFS is --workdir.
 TEST(Doctor, ChecksTheRunsFolderOfWorkdir) {
   Project project;
@@ -206,7 +228,8 @@ TEST(Plan, ShowsTheRoundsThatFitIntoEachBudget) {
               testing::AllOf(HasSubstr("facilities.alba.budget: 0.00 of 7.00 node-hours are used "
                                        "or reserved; 3 more rounds fit with whole walltimes\n"),
                              HasSubstr("policy.budget: 0.00 of 3.00 node-hours are used or "
-                                       "reserved; the next round does not fit\n")));
+                                       "reserved; the next round does not fit\n"),
+                             HasSubstr("at most 12.0 node-hours to the end of the run\n")));
   const ProcessResult json = project.xffl({"plan", "-p", path, "--offline", "--json"});
   const Json budgets = parse_json(json.out, "plan")["budgets"];
   ASSERT_EQ(budgets.size(), 2u);
@@ -237,6 +260,18 @@ TEST(Plan, AFacilitysBudgetIsSpentByItsOwnJobs) {
   ASSERT_EQ(budgets.size(), 2u);
   EXPECT_EQ(budgets[0]["spent_node_hours"], 0) << "alba's";
   EXPECT_EQ(budgets[1]["spent_node_hours"], 2);
+}
+
+TEST(Simulate, RunsTheJobOfAClusterOnThisMachine) {
+  Project project;
+  const std::filesystem::path log = project.path() / "trainings.log";
+  project.place("alba", {"    scheduler: slurm\n    slurm: {nodes: 2, time: 1h}\n", log, log});
+  project.write_config();
+  const ProcessResult result =
+      project.xffl({"simulate", "-p", project.path().string(), "--facility", "alba"}, {},
+                   std::chrono::seconds(60));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(project.trainings(), std::vector<std::string>{"alba 1 1"});
 }
 
 // A facility that does not answer, or has no accounting, keeps its earlier answer.

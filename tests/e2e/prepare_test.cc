@@ -296,6 +296,10 @@ TEST_F(Prepare, ShardsOfAnotherTokenizerAreNotTrainedOn) {
   EXPECT_EQ(problem(), "");
   fs::remove_all(dir_ / "model");
   EXPECT_EQ(problem(), "");
+  const fs::path shards = (alba().prepared / tokens::kPreparedTraining).str();
+  fs::rename(shards, dir_ / "purged");  // by the site
+  EXPECT_THAT(problem(), HasSubstr("not tokenized yet"));
+  fs::rename(dir_ / "purged", shards);
   fs::remove(alba().prepared.str() + "/prepared.json");
   EXPECT_THAT(problem(), HasSubstr("not tokenized yet"));
 }

@@ -19,9 +19,10 @@ class TestbedConfig : public testing::Test {
  protected:
   std::string project() const { return (dir_ / "project").string(); }
   // The answers up to the question of the log-in.
-  std::string until_log_in(const test::Facility& facility) const {
-    return "bi\n\n\n\n\n\n\n" + facility.name + "\nssh\n" + facility.host + "\n" + facility.user +
-           "\n" + facility.key.string() + "\n";
+  std::string until_log_in(const test::Facility& facility,
+                           const std::string& precision = "") const {
+    return "bi\n\n\n\n\n\n" + precision + "\n" + facility.name + "\nssh\n" + facility.host + "\n" +
+           facility.user + "\n" + facility.key.string() + "\n";
   }
   test::OnTerminal config() const { return {{"config", "-p", project()}, 200, 200, {}}; }
   // The sizes of Llama-3.1-8B: 16 bytes for each of 8.03e9 parameters with fp32.
@@ -74,11 +75,12 @@ TEST_F(TestbedConfig, SlurmProposesAccountPartitionAndLimits) {
   EXPECT_EQ(experiment_.facilities.at(0).training.sharding, job::Sharding::kFull);
 
   test::OnTerminal again({"config", "-p", project(), "--force"}, 200, 200, {});
-  again.type(until_log_in(testbed.facility("alba")) + "y\n");  // the key is pinned already
+  again.type(until_log_in(testbed.facility("alba"), "bf16") + "y\n");  // the key is pinned already
   ASSERT_TRUE(again.await_text("Slurm account to charge (")) << again.bytes;
   EXPECT_THAT(again.bytes, HasSubstr("QOS short: at most 10m, nodes of a job: 1"));
   again.type("\n\nshort\n\n\n\n\n/scratch/x\n\n/data/*.txt\n\ny\n");
   EXPECT_EQ(again.finish(), 0) << again.bytes;
+  EXPECT_THAT(again.bytes, HasSubstr("need 134.6 GB")) << "with float32 masters: 18 bytes each";
   EXPECT_THAT(again.bytes, HasSubstr("a job has at most 1 here"));
   EXPECT_EQ(slurm().nodes, 1);
   EXPECT_EQ(slurm().time, std::chrono::minutes(10));

@@ -82,6 +82,17 @@ TEST(Prometheus, ShowsOneStateOfTheRunAndOfEachFacility) {
   }
 }
 
+TEST(Prometheus, ShowsACompletedRunThatContinuesAsRunning) {
+  SyntheticRun run;
+  run.round(1, 1);
+  run.add({}, history::RunCompleted{run.model(1)});
+  EXPECT_THAT(text_of(run, {.has_coordinator = true}),
+              HasSubstr("xffl_run_state{state=\"completed\"} 1\n"));
+  run.plan(2, 1);
+  EXPECT_THAT(text_of(run, {.has_coordinator = true}),
+              HasSubstr("xffl_run_state{state=\"running\"} 1\n"));
+}
+
 // The heartbeat of a dead or ended run stays where it was.
 TEST(Prometheus, HasTheHeartbeatOfACoordinatorOnly) {
   SyntheticRun run;

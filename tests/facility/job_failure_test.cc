@@ -113,6 +113,28 @@ INSTANTIATE_TEST_SUITE_P(
             .final_poll = false}),
     [](const auto& each) { return each.param.name; });
 
+// The scheduler holds the job, and its next attempt has a job of its own.
+TEST(FailedLaunch, ItsHeldJobIsCancelled) {
+  test::MachineFixture fixture;
+  fixture.to_the_job();
+  const JobStatus held{.state = JobState::kEnded,
+                       .cause = EndCause::kInfrastructure,
+                       .reason = "launch failed requeued held",
+                       .stays_queued = true};
+  while (!fixture.action<FindJobs>()) {
+    fixture.sleep_if_asked();
+    ASSERT_TRUE(fixture.action<Poll>());
+    fixture.give(Polled{.reported = false, .status = held});
+  }
+  fixture.give(Found{{JobId("7")}});
+  ASSERT_TRUE(fixture.action<Fence>());
+  fixture.give(Completed{});
+  ASSERT_TRUE(fixture.action<FindJobs>());
+  fixture.give(Found{{JobId("7")}});
+  ASSERT_TRUE(fixture.action<CancelJob>());
+  EXPECT_EQ(fixture.action<CancelJob>()->job, JobId("7"));
+}
+
 // A job that the scheduler no longer knows: the deciding query found nothing, and the search for
 // duplicates finds the job.
 class ForgottenJob : public testing::Test {

@@ -61,7 +61,8 @@ TEST(FacilityMachine, UnknownSubmissionsEndWithTheLongestOutage) {
   }
   EXPECT_GT(submissions, 10);
   EXPECT_LT(submissions, 200);
-  fixture.give(Completed{});  // the claim is taken, so that none of them can train
+  ASSERT_TRUE(fixture.action<Fence>()) << "none of them may train";
+  fixture.give(Completed{});
   for (int i = 0; i < 5 && fixture.action<Finish>() == nullptr; ++i) fixture.give(Found{});
   ASSERT_TRUE(fixture.action<Finish>());
   EXPECT_NE(fixture.last.machine.known.missing->find("Unspecified error"), std::string::npos);
@@ -77,6 +78,20 @@ TEST(FacilityMachine, TheOldestDuplicateJobIsAdoptedAndTheOthersAreCancelled) {
   ASSERT_TRUE(fixture.action<CancelJob>());
   EXPECT_EQ(fixture.action<CancelJob>()->job, JobId("8"));
   fixture.give(Completed{});
+  ASSERT_TRUE(fixture.action<Poll>());
+  EXPECT_EQ(fixture.action<Poll>()->job, JobId("7"));
+}
+
+// The duplicate finds the claim taken.
+TEST(FacilityMachine, ADuplicateThatCannotBeCancelledDelaysNoPoll) {
+  Fixture fixture;
+  fixture.give(Resumed{});
+  fixture.give(Pushed{});
+  fixture.give(SubmitUnknown{"timed out"});
+  fixture.sleep_if_asked();
+  fixture.give(Found{{JobId("7"), JobId("8")}});
+  ASSERT_TRUE(fixture.action<CancelJob>());
+  fixture.give(Unreachable{"scancel: error: Invalid job id specified"});
   ASSERT_TRUE(fixture.action<Poll>());
   EXPECT_EQ(fixture.action<Poll>()->job, JobId("7"));
 }

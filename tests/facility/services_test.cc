@@ -12,6 +12,7 @@
 #include "support/sshd.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
+#include "xffl/base/file.h"
 #include "xffl/submit/slurm.h"
 
 namespace xffl::facility {
@@ -36,6 +37,14 @@ TEST(Services, ASchedulerIsThatOfTheSettings) {
   EXPECT_NE(services.scheduler(facility, session), of_round);
 }
 
+config::Facility ssh_facility(const test::Sshd& sshd) {
+  config::Facility facility;
+  facility.name = FacilityName("alba");
+  facility.access = config::AccessKind::kSsh;
+  facility.ssh = sshd.settings();
+  return facility;
+}
+
 // The prompts of all facilities come to one terminal.
 TEST(Services, APromptNamesItsFacilityAndHidesAPassword) {
   if (!test::Sshd::missing().empty()) GTEST_SKIP() << test::Sshd::missing();
@@ -44,10 +53,7 @@ TEST(Services, APromptNamesItsFacilityAndHidesAPassword) {
   const remote::AskingHost host(sshd.dir() / "host_key", sshd.port());
   const test::TempDir project;
   std::filesystem::copy_file(sshd.known_hosts(), project / "known_hosts");
-  config::Facility facility;
-  facility.name = FacilityName("alba");
-  facility.access = config::AccessKind::kSsh;
-  facility.ssh = sshd.settings();
+  const config::Facility facility = ssh_facility(sshd);
   std::vector<std::pair<std::string, bool>> prompts;
   SystemClock clock;
   const Services services =
@@ -59,6 +65,25 @@ TEST(Services, APromptNamesItsFacilityAndHidesAPassword) {
   test::error_of([&] { services.connect(facility)->stat(RemotePath("/")); });
   EXPECT_THAT(prompts,
               ElementsAre(Pair(StartsWith("alba: "), false), Pair(StartsWith("alba: "), true)));
+}
+
+TEST(Services, ALogInReachesTheTransferHostToo) {
+  if (!test::Sshd::missing().empty()) GTEST_SKIP() << test::Sshd::missing();
+  const test::Sshd commands;
+  test::Sshd transfer;  // provides a host key and a port
+  transfer.stop();
+  const remote::AskingHost host(transfer.dir() / "host_key", transfer.port());
+  const test::TempDir project;
+  write_file_atomic(project / "known_hosts", read_file(commands.known_hosts(), 10'000) +
+                                                 read_file(transfer.known_hosts(), 10'000));
+  config::Facility facility = ssh_facility(commands);
+  facility.transfer.hosts = transfer.settings().hosts;
+  int questions = 0;
+  SystemClock clock;
+  make_services(clock, project.path()).log_in(facility, [&](const std::string&, bool) {
+    return ++questions, std::string("123456");
+  });
+  EXPECT_EQ(questions, 2);
 }
 
 }  // namespace

@@ -200,6 +200,7 @@ TEST_F(SpendingTest, AUserGrantsOneSubmissionAfterAPauseByABudget) {
   EXPECT_FALSE(spending_.may_exceed(kBrno));
   intend(1);
   EXPECT_FALSE(spending_.may_exceed(kAlba)) << "one submission";
+  pause(true);
   pause(false);
   EXPECT_FALSE(spending_.is_paused(kAlba));
   add(kAlba, 0, 0, FacilityResumed{.new_budget = true});

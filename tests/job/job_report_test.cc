@@ -223,6 +223,19 @@ TEST(CheckReportAnswers, AJobThatStoppedEarlyNeedNotHaveMeasured) {
   EXPECT_THAT(message_of(ErrorKind::kRejected, check), HasSubstr("'de'"));
 }
 
+TEST(CheckReportAnswers, AStopWithoutAnUpdateIsACheckpointWhereTheJobMayWriteOne) {
+  JobSpec spec = sample_spec();
+  JobReport report = sample_report();
+  report.stopped_early = true;
+  report.update_sha256 = "";
+  const auto check = [&] { check_report_answers(report, spec, kMaxSequenceLength); };
+  EXPECT_TRUE(is_checkpointed(report, spec));
+  EXPECT_NO_THROW(check());
+  spec.on_stop = OnStop::kUpdate;
+  EXPECT_FALSE(is_checkpointed(report, spec));
+  EXPECT_THAT(message_of(ErrorKind::kRejected, check), HasSubstr("update_sha256"));
+}
+
 TEST(CheckReportAnswers, RejectsAnotherJobsReport) {
   EXPECT_THAT(rejection([](JobReport& r) { r.key.round = 1; }),
               HasSubstr("key.round: found 1, expected 2"));

@@ -82,6 +82,12 @@ TEST(JobSpec, RelativePathsAreThoseOfItsFolder) {
   EXPECT_EQ(spec.validation[1].path, dir / "cs-validation.tokens");
 }
 
+TEST(JobSpec, PathsMayHaveLettersBeyondAscii) {
+  JobSpec spec = sample_spec();
+  spec.train_paths = {"/data/M\xc3\xbcller.tokens"};
+  EXPECT_EQ(parse_job_spec(format_job_spec(spec), "job.json"), spec);
+}
+
 TEST(JobSpec, NamesTheFileThatIsAbsent) {
   EXPECT_THAT(message_of(ErrorKind::kNotFound, [] { read_job_spec("/nonexistent/job.json"); }),
               HasSubstr("/nonexistent/job.json"));
@@ -155,6 +161,7 @@ TEST(JobSpec, RefusesValuesOutOfRange) {
       {"/training/recompute", {"\"all\""}},
       {"/training/offload", {"\"disk\""}},
       {"/training/validation_samples", {"-1", "9007199254740993"}},
+      {"/training/keep_checkpoints", {"0", "-1"}},
       {"/training/train_samples", {"-1"}},
       {"/adapter_path", {"\"a\\nb\"", "null"}},
       {"/adapter_sha256", {"\"\"", "\"abc\""}},

@@ -255,6 +255,18 @@ TEST(RunRanks, NamesAMissingProgramAndABadSize) {
   EXPECT_THROW(run_ranks({.argv = {}, .world_size = 1}, {}), Error);
 }
 
+TEST(RunRanks, FindsTheFirstExecutableFileInPath) {
+  const test::TempDir dir;
+  for (const char* folder : {"first", "second"}) make_dirs(dir / folder);
+  write_file_atomic(dir / "first/tool", "", 0600);
+  write_file_atomic(dir / "second/tool", "#!/bin/sh\necho found\n", 0700);
+  const std::string path = (dir / "first").string() + ":" + (dir / "second").string();
+  testing::internal::CaptureStdout();
+  const int code = run_ranks({.argv = {"tool"}, .env = {{"PATH", path}}}, {});
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "[0] found\n");
+  EXPECT_EQ(code, 0);
+}
+
 TEST(RunRanks, ReturnsExitCodesWhenSigchldWasIgnored) {
   EXPECT_EQ(run_process({.argv = {"bash", "-c", "trap '' CHLD; exec \"$@\"", "bash", LAUNCH_HELPER,
                                   "2", "100", "1", "sh", "-c", "exit 3"}})

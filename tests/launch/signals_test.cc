@@ -128,6 +128,19 @@ TEST(LauncherSignals, AnIgnoredHangupStaysIgnored) {
   EXPECT_EQ(result.out, "[0] alive\n");
 }
 
+// The output is a FIFO that the launcher's own descriptor 3 keeps open and nobody reads.
+TEST(LauncherSignals, AStoppedLaunchDoesNotWaitForItsReader) {
+  const test::TempDir dir;
+  ProcessSpec spec = launcher(1, "yes | head -c 100000; kill -TERM $PPID; sleep 300", 200);
+  spec.argv.insert(spec.argv.begin(),
+                   {"sh", "-c", "mkfifo out; exec 3<>out; exec \"$@\" >&3", "sh"});
+  spec.cwd = dir.path();
+  spec.timeout = std::chrono::seconds(60);
+  const ProcessResult result = run_process(spec);
+  EXPECT_FALSE(result.timed_out);
+  EXPECT_EQ(result.exit_code, 128 + SIGTERM);
+}
+
 TEST(LauncherSignals, RestoresHandlersAfterTheCall) {
   struct sigaction before {
   }, after{};

@@ -370,6 +370,8 @@ TEST(AttentionByAten, EqualsPlainAutograd) {
   const AttentionCase c{2, 29, 4, 2, 10};
   expect_equals_plain_autograd(causal_attention_by_aten, at::kDouble, c, {});
   expect_equals_plain_autograd(causal_attention_by_aten, at::kDouble, c, some_documents(2, 29));
+  expect_equals_plain_autograd(causal_attention_by_aten, at::kDouble, c,
+                               within_window({}, /*window=*/5, 2, 29));
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, Attention,

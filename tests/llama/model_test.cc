@@ -10,6 +10,7 @@
 #include "model_steps.h"
 #include "small_model.h"
 #include "xffl/base/error.h"
+#include "xffl/llama/decoder.h"
 
 namespace xffl::llama {
 namespace {
@@ -220,6 +221,24 @@ TEST(Model, RecomputingGivesTheSameBits) {
         EXPECT_TRUE(weights[i].gradient.equal(expected[i].gradient)) << i;
     }
   }
+}
+
+// A decoder keeps the lengths of an adapter's rows, and the adapter may be trained afterwards.
+TEST(Decoder, HasTheMagnitudesOfTheTrainedAdapter) {
+  const checkpoint::LlamaConfig config = small_config();
+  ModelOptions options;
+  options.lora = checkpoint::LoraConfig{2, 4, 0, {"q_proj"}, false, /*weight_decomposed=*/true};
+  std::vector<ParameterSpec> specs = parameter_specs(config);
+  for (const ParameterSpec& spec : adapter_specs(config, *options.lora)) specs.push_back(spec);
+  const std::vector<Weight> weights = weights_of(random_values(specs), at::kDouble);
+  const auto logits_of = [](Model& model) { return Decoder(model, 3).feed({5, 1, 7}); };
+  Model model(config, weights, options);
+  const at::Tensor before = logits_of(model);
+  for (Weight& weight : model.adapter_weights()) weight.value.mul_(2);
+  Model fresh(config, weights, options);  // of the same memory
+  const at::Tensor after = logits_of(fresh);
+  EXPECT_FALSE(after.equal(before));
+  EXPECT_TRUE(logits_of(model).equal(after));
 }
 
 TEST(Rope, FrequenciesFollowTheirFormulas) {

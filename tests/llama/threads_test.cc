@@ -8,7 +8,11 @@
 #include <set>
 #include <thread>
 
+#include "pointwise.h"
+#include "small_model.h"
+#include "support/temp_dir.h"
 #include "xffl/llama/head_loss.h"
+#include "xffl/llama/model_files.h"
 
 namespace xffl::llama {
 namespace {
@@ -66,6 +70,33 @@ TEST_F(Threads, DoNotChangeTheLoss) {
   const auto one = loss_of(1), two = loss_of(2);
   EXPECT_EQ(one.first, two.first);
   EXPECT_LE((one.second - two.second).abs().max().item<float>(), 1e-5);
+}
+
+// More rows than one thread takes.
+TEST_F(Threads, DoNotChangeTheNorm) {
+  const at::Generator generator = at::detail::createCPUGenerator(3);
+  const at::Tensor x_BTD = at::randn({2, 500, 64}, generator, at::TensorOptions(at::kFloat));
+  const auto norm_of = [&](int threads) {
+    at::set_num_threads(threads);
+    return rms_norm_forward(x_BTD, {}, at::ones({64}), 1e-5);
+  };
+  const Normed one = norm_of(1), two = norm_of(2);
+  EXPECT_TRUE(two.normed_BTD.equal(one.normed_BTD));
+  EXPECT_TRUE(two.inverse_BT1.equal(one.inverse_BT1));
+}
+
+// More elements than one thread reads.
+TEST_F(Threads, DoNotChangeAReadParameter) {
+  const test::TempDir dir;
+  const ParameterSpec spec{"lm_head.weight", {300, 1000}, 0};
+  const at::Tensor values = at::arange(300'000, at::kFloat).view(spec.shape);
+  write_model(
+      dir / "m", small_config(), {spec}, [&](size_t) { return Values(values); },
+      checkpoint::Dtype::kF32);
+  at::set_num_threads(2);
+  const at::Tensor found = at::empty(spec.shape, at::kFloat);
+  read_parameter(checkpoint::ModelFolder(dir / "m"), spec, 0, found);
+  EXPECT_TRUE(found.equal(values));
 }
 
 }  // namespace

@@ -120,5 +120,13 @@ TEST(Weights, RandomPairsAreIndependent) {
   EXPECT_LT(covariance(angle.narrow(0, 0, 50'000), radius.narrow(0, 1, 50'000)), limit);
 }
 
+TEST(Parameters, AnAdaptersTensorsHaveTheUnitsOfTheirBlocks) {
+  checkpoint::LoraConfig lora{4, 8, 0, {"q_proj", "v_proj"}};
+  lora.modules_to_save = {"embed_tokens", "lm_head"};
+  std::vector<int> units;
+  for (const ParameterSpec& spec : adapter_specs(folder_config(), lora)) units.push_back(spec.unit);
+  EXPECT_THAT(units, testing::ElementsAre(0, 1, 1, 1, 1, 2, 2, 2, 2, 3));
+}
+
 }  // namespace
 }  // namespace xffl::llama

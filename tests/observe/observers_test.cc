@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <map>
 #include <thread>
 
 #include "journal_follower.h"
@@ -118,6 +119,17 @@ TEST_F(ObserversTest, WriteNoMoreOftenThanTheInterval) {
   record({1}, history::Published{std::string(64, '1')});
   std::this_thread::sleep_for(milliseconds(200));
   EXPECT_THAT(text(), HasSubstr("xffl_rounds_published_total 0\n"));
+}
+
+TEST_F(ObserversTest, WriteTheEndsOfCertificates) {
+  Settings ending = settings();
+  ending.credentials = [] {
+    return std::map<FacilityName, status::EndingCredential>{
+        {FacilityName("alba"), {*parse_utc("2026-03-01T12:00:00.000Z"), ""}}};
+  };
+  Observers observers(ending, run_, {});
+  observers.begin();
+  EXPECT_TRUE(shows("xffl_credential_expiry_timestamp_seconds{facility=\"alba\"} 1772366400\n"));
 }
 
 TEST_F(ObserversTest, LogAFileThatCannotBeWrittenOnce) {

@@ -79,6 +79,18 @@ TEST_F(PackedModels, AreNotWrittenAboveTheMaximumRatio) {
   EXPECT_FALSE(fs::exists(dir_ / "packed.tmp"));
 }
 
+TEST_F(PackedModels, TheMaximumRatioBoundsTheSumOfTheFiles) {
+  const auto shard = fs::file_size(dir_ / "packed/model-00001-of-00002.safetensors.xpk");
+  const auto tokenizer = fs::file_size(dir_ / "packed/tokenizer.json");
+  const auto model = static_cast<double>(checkpoint::read_manifest(dir_ / "new").total_bytes());
+  const auto fits = [&](uint64_t bytes) {
+    const double ratio = (static_cast<double>(bytes) + 0.5) / model;
+    return pack_model(dir_ / "new", dir_ / "old", dir_ / "packed", ratio, 2).has_value();
+  };
+  EXPECT_TRUE(fits(shard + tokenizer));
+  EXPECT_FALSE(fits(shard + tokenizer - 1));
+}
+
 // RLIMIT_FSIZE stands for a full disk.
 TEST_F(PackedModels, LeaveNoFilesOnAFullDisk) {
   struct rlimit usual {};
@@ -184,6 +196,12 @@ TEST_F(PackedModels, AJobWritesTheReasonOfAFailedUnpacking) {
       test::message_of(ErrorKind::kNotFound, [&] { provide_base_model(spec()); });
   EXPECT_EQ(read_bytes(dir_ / "failure"), message + "\n");
   EXPECT_FALSE(fs::exists(dir_ / "model.tmp-a1"));
+}
+
+TEST_F(PackedModels, ALaterStartOfAJobRemovesTheReasonOfAnEarlierFailure) {
+  write_bytes(dir_ / "failure", "no space left\n");
+  EXPECT_TRUE(provide_base_model(spec()));
+  EXPECT_FALSE(fs::exists(dir_ / "failure"));
 }
 
 }  // namespace

@@ -206,6 +206,15 @@ TEST(NextRound, IsOfTheMembers) {
   EXPECT_EQ(next_round(e, kIdentity, done)->quorum, 2);
 }
 
+// Retention deletes old model folders, and no other folder beside them.
+TEST(FacilityLayout, AModelFolderHas16HexDigits) {
+  EXPECT_TRUE(is_model_folder_name(model_folder_name(kModel)));
+  EXPECT_TRUE(is_model_folder_name("0123456789abcdef"));
+  for (const char* other : {"my-own-models-16", "0123456789ABCDEF", "0123456789abcde", ""})
+    EXPECT_FALSE(is_model_folder_name(other)) << other;
+  EXPECT_FALSE(is_model_folder_name(kModel));
+}
+
 TEST(JobName, DiffersBetweenTwoRunsOfTheSameNumber) {
   const job::JobKey key{"demo", "0007", 2, "alba", 3, std::string(32, '0')};
   EXPECT_EQ(job_name({RunName("0007"), "0123456789abcdef0123456789abcdef"}, key),

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "support/temp_dir.h"
+#include "wire.h"
 #include "xffl/base/file.h"
 
 namespace xffl::remote {
@@ -40,13 +41,24 @@ TEST_F(CredentialFiles, AnIncompleteCertificateIsReadAgainLater) {
   EXPECT_TRUE(find_credentials(settings_).usable(now_));
 }
 
+std::string certificate_until(std::chrono::seconds valid_before) {
+  const std::string type = "ssh-ed25519-cert-v01@openssh.com";
+  WireWriter blob;
+  blob.string(type).string("nonce").string("key").u64(1).u32(1).string("id").string("").u64(0);
+  blob.u64(static_cast<uint64_t>(valid_before.count()));
+  return PublicKey{type, blob.bytes()}.line() + "\n";
+}
+
 TEST_F(CredentialFiles, EachOfSeveralKeysCounts) {
   settings_.keys = {dir_ / "first", dir_ / "id"};
   write_file_atomic(dir_ / "first", "a private key\n");
   std::filesystem::permissions(dir_ / "first", std::filesystem::perms(0640));
+  const std::chrono::seconds expiry(4'000'000'000);
+  write_file_atomic(dir_ / "id-cert.pub", certificate_until(expiry));
   const Credentials found = find_credentials(settings_);
   EXPECT_THAT(found.unusable(now_), HasSubstr("chmod 600"));
   EXPECT_TRUE(found.usable(now_)) << "by the second key";
+  EXPECT_EQ(credential_expiry(settings_), Clock::UtcTime(expiry)) << "no log-in offers the first";
   std::filesystem::permissions(dir_ / "first", std::filesystem::perms(0600));
   EXPECT_NE(find_credentials(settings_).stamp, found.stamp) << "the first key is tried again";
 }

@@ -256,6 +256,43 @@ TEST_F(HostileServerTest, AnAnswerOfTwoGibibytesIsRejected) {
   EXPECT_THAT(error.what(), HasSubstr("an answer of 2147483647 bytes"));
 }
 
+// Some file systems report a full disk at fsync only.
+TEST_F(HostileServerTest, AFailedFsyncIsAnIoError) {
+  all({.on_request = [](const SftpPacket& request) -> std::optional<std::string> {
+        if (request.type != test::kSftpExtended ||
+            request.body.find("fsync@openssh.com") == std::string::npos)
+          return std::nullopt;
+        return test::sftp_status(request.id, 4);
+      }},
+      "sftp");
+  const auto session = make_ssh_session(settings(false));
+  EXPECT_EQ(error_of([&] { session->sync(RemotePath(file_.string())); }).kind(), ErrorKind::kIo);
+}
+
+// The first SFTP server answers each request when the next one arrives.
+TEST_F(HostileServerTest, ALateAnswerBelongsToNoLaterRequest) {
+  int servers = 0;
+  server_->set([&](const std::string&) {
+    Behaviour behaviour;
+    if (++servers == 1)
+      behaviour.on_request = [late = std::string()](const SftpPacket& request) mutable {
+        return std::optional(std::exchange(late, test::sftp_status(request.id, 2)));
+      };
+    return behaviour;
+  });
+  const auto session = make_ssh_session(settings(false));
+  std::stop_source stop;
+  const std::jthread user([&] {
+    std::this_thread::sleep_for(200ms);
+    stop.request_stop();
+  });
+  const RemotePath file(file_.string());
+  EXPECT_EQ(error_of([&] { session->remove_tree(file, stop.get_token()); }).kind(),
+            ErrorKind::kCancelled);
+  EXPECT_TRUE(session->stat(file));
+  EXPECT_EQ(server_->channels("sftp"), 2);
+}
+
 // A token of the file system has expired: the file may be there.
 TEST_F(HostileServerTest, ADeniedLookIsNoAbsence) {
   for (const uint32_t code : {2u, 3u}) {

@@ -8,6 +8,8 @@
 #include <filesystem>
 
 #include "support/temp_dir.h"
+#include "support/thrown.h"
+#include "xffl/base/error.h"
 #include "xffl/base/file.h"
 
 namespace xffl::remote {
@@ -43,6 +45,15 @@ TEST_F(LoginShell, FindsTheProgramsOfTheProfile) {
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_EQ(result.out, "id a '$b\nscript\n");  // without the welcome, with the whole input
   EXPECT_EQ(result.err, "why\n");
+}
+
+TEST_F(LoginShell, AStopRequestEndsACommand) {
+  std::stop_source stop;
+  stop.request_stop();
+  const auto sleep = [&] {
+    session_->run({"sleep", "2"}, "", std::chrono::seconds(10), stop.get_token());
+  };
+  EXPECT_EQ(test::kind_of(sleep), ErrorKind::kCancelled);
 }
 
 TEST_F(LoginShell, LeavesFilesToTheSession) {

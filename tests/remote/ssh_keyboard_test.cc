@@ -45,7 +45,7 @@ TEST_F(SshKeyboard, OnlyAUserAnswersThePrompts) {
   const auto session = log_in(settings_, [&](const std::string& prompt, bool echo) {
     prompts.push_back(prompt);
     echoes.push_back(echo);
-    return std::string("123456");
+    return std::string(echo ? "ann" : "123456");
   });
   ASSERT_EQ(prompts.size(), 2u);
   EXPECT_THAT(prompts[0], HasSubstr("your phone\nCode: "));

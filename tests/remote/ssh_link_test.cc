@@ -5,6 +5,7 @@
 #include <iostream>
 #include <thread>
 
+#include "connector.h"
 #include "ssh_test.h"
 #include "xffl/base/log.h"
 
@@ -59,6 +60,16 @@ TEST_F(SshLink, ATimeoutAndAStopEndTheWait) {
   EXPECT_LT(SteadyClock::now() - start, 25s) << "each command lasts 30 s";
   expect_works(*session);
   EXPECT_EQ(sshd.connections(), 1);
+}
+
+// A host that floods a channel keeps each step successful.
+TEST_F(SshLink, AStepThatAlwaysSucceedsHasADeadline) {
+  test::Sshd sshd;
+  Connector connector(sshd.settings());
+  const auto connection = connector.get();
+  const auto succeeds = [](ssh_session) { return true; };
+  EXPECT_TRUE(connection->wait_until(succeeds, deadline_in(60s), {}, "reading"));
+  EXPECT_FALSE(connection->wait_until(succeeds, deadline_in(0ms), {}, "reading"));
 }
 
 // The server stops. With XFFL_CAMPAIGN the limits are the default ones.
@@ -143,6 +154,11 @@ class SshNodeThatCannotWrite : public SshTest, public testing::WithParamInterfac
     std::ofstream(second.known_hosts(), std::ios::app) << read_file(first.known_hosts(), 10'000);
     return settings;
   }
+  static Error write_error(Session& session, const std::string& folder) {
+    const std::string bytes(300'000, 'x');
+    return error_of(
+        [&] { session.write(RemotePath(folder + "/file"), 0, std::as_bytes(std::span(bytes))); });
+  }
 
   test::TempDir shared_;
 };
@@ -199,10 +215,8 @@ TEST_P(SshNodeThatCannotWrite, WithoutAnotherOneTheErrorNamesTheFile) {
   const auto session = make_ssh_session(both(bad, gone));
   expect_works(*session);
   gone.stop();
-  const std::string bytes(300'000, 'x');
   for (int i = 0; i < 3; ++i) {
-    const Error error = error_of(
-        [&] { session->write(RemotePath(folder + "/file"), 0, std::as_bytes(std::span(bytes))); });
+    const Error error = write_error(*session, folder);
     EXPECT_EQ(error.kind(), ErrorKind::kIo) << error.what();
     EXPECT_THAT(error.what(), testing::HasSubstr(folder + "/file"));
   }
@@ -218,17 +232,38 @@ TEST_P(SshNodeThatCannotWrite, WhenNoNodeCanWriteEachIsTriedOnce) {
   std::ofstream(two.dir() / "authorized_keys", std::ios::app)
       << read_file(one.dir() / "id.pub", 10'000);
   const auto session = make_ssh_session(both(one, two));
-  const std::string bytes(300'000, 'x');
-  const auto write = [&] {
-    return error_of([&] {
-             session->write(RemotePath(folder + "/file"), 0, std::as_bytes(std::span(bytes)));
-           })
-        .kind();
-  };
-  EXPECT_EQ(write(), ErrorKind::kRemote);
-  for (int i = 0; i < 4; ++i) EXPECT_EQ(write(), ErrorKind::kIo);
+  EXPECT_EQ(write_error(*session, folder).kind(), ErrorKind::kRemote);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(write_error(*session, folder).kind(), ErrorKind::kIo);
   EXPECT_EQ(one.connections(), 1);
   EXPECT_EQ(two.connections(), 1);
+}
+
+TEST_P(SshNodeThatCannotWrite, ANodeThatRefusesTheLogInIsTriedOnce) {
+  const std::string folder = shared_.path().string();
+  test::Sshd bad({.own_view = "folder='" + folder + "'; " + GetParam()}),
+      refusing({.authorize_key = false});
+  const auto session = make_ssh_session(both(bad, refusing));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(write_error(*session, folder).kind(), ErrorKind::kIo);
+  EXPECT_EQ(refusing.connections(), 1);
+}
+
+TEST_P(SshNodeThatCannotWrite, AfterALostLinkTheOtherNodeIsUsed) {
+  const std::string folder = shared_.path().string();
+  test::Sshd bad({.own_view = "folder='" + folder + "'; " + GetParam()}), good;
+  std::ofstream(good.dir() / "authorized_keys", std::ios::app)
+      << read_file(bad.dir() / "id.pub", 10'000);
+  const auto session = make_ssh_session(both(bad, good));
+  EXPECT_EQ(write_error(*session, folder).kind(), ErrorKind::kRemote);
+  for (const pid_t pid : good.session_processes()) ::kill(pid, SIGKILL);
+  EXPECT_TRUE(test::await([&] {
+    try {
+      expect_works(*session);
+      return true;
+    } catch (const Error&) {  // the end of the old link
+      return false;
+    }
+  }));
+  EXPECT_EQ(bad.connections(), 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -256,6 +291,20 @@ TEST_F(SshLink, ConnectsThroughATrustedJumpHost) {
   EXPECT_EQ(sha256_file(copy), hash);
   EXPECT_EQ(fetch_host_key(settings, settings.hosts[0]).fingerprint,
             trusted_keys(settings, settings.hosts[0])[0].fingerprint);
+}
+
+TEST_F(SshLink, ConnectsThroughTwoJumpHosts) {
+  test::Sshd outer, middle, inner;
+  auto settings = inner.settings();
+  for (const test::Sshd* jump : {&outer, &middle}) {
+    settings.jump.push_back(jump->settings().hosts[0]);
+    std::ofstream(jump->dir() / "authorized_keys", std::ios::app)
+        << read_file(inner.dir() / "id.pub", 10'000);
+    std::ofstream(inner.known_hosts(), std::ios::app) << read_file(jump->known_hosts(), 10'000);
+  }
+  const auto session = make_ssh_session(settings);
+  for (int i = 0; i < 2; ++i) expect_works(*session);
+  for (const test::Sshd* host : {&outer, &middle, &inner}) EXPECT_EQ(host->connections(), 1);
 }
 
 TEST_F(SshLink, ManyThreadsShareOneConnection) {

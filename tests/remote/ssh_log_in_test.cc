@@ -121,6 +121,18 @@ TEST_F(SshLogIn, ADisconnectionAfterTooManyKeysIsARefusal) {
   EXPECT_EQ(sshd.connections(), 2);
 }
 
+// The host wants another kind of factor then, and counts further keys as failures.
+TEST_F(SshLogIn, NoKeyIsOfferedAfterTheFirstFactor) {
+  test::Sshd sshd(
+      {.config = {"PasswordAuthentication yes", "AuthenticationMethods publickey,password"}});
+  auto settings = sshd.settings();
+  settings.keys = {sshd.key(), sshd.make_key("two")};
+  const Error error = error_of([&] { expect_works(*make_ssh_session(settings)); });
+  expect_kind(error, ErrorKind::kAuth);
+  EXPECT_THAT(error.what(), HasSubstr("id: accepted as the first factor"));
+  EXPECT_THAT(error.what(), Not(HasSubstr("two: refused")));
+}
+
 TEST_F(SshLogIn, DoesNotPromptForAPassphrase) {
   test::Sshd sshd;
   auto settings = sshd.settings();

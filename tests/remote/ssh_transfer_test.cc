@@ -1,12 +1,20 @@
 // Bulk transfers over one or several connections to a real sshd.
 #include "ssh_transfer.h"
 
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
 #include <atomic>
 #include <cstring>
 #include <thread>
 
 #include "connector.h"
 #include "ssh_test.h"
+#include "upload_flow.h"
 
 namespace xffl::remote {
 namespace {
@@ -135,6 +143,40 @@ TEST_F(SshTransfer, WorksWithAServerThatAllowsFewChannels) {
     threads.clear();
     EXPECT_EQ(sshd.connections(), 1);
   }
+}
+
+TEST_F(SshTransfer, ARefusedChannelWaitsForAFreeOne) {
+  test::Sshd sshd({.config = {"MaxSessions 1"}});
+  Connector connector(sshd.settings());
+  const auto connection = connector.get();
+  const Channel busy = Channel::exec(connection, "cat", deadline_in(20s), {});
+  const Error error = error_of([&] { Channel::exec(connection, "true", deadline_in(1500ms), {}); });
+  EXPECT_EQ(error.kind(), ErrorKind::kRemote);
+  EXPECT_THAT(error.what(), HasSubstr("waiting for a free channel"));
+}
+
+// A frozen server: the kernel and libssh hold the sent bytes.
+TEST_F(SshTransfer, AStopEndsAnUploadThatWaitsForRoom) {
+  test::Sshd sshd;
+  SshSettings settings = sshd.settings();
+  settings.timeouts.operation = 3s;
+  Connector connector(settings);
+  const auto connection = connector.get();
+  Channel::exec(connection, "true", deadline_in(20s), {});  // the log-in's processes have ended
+  for (const pid_t pid : sshd.session_processes()) ::kill(pid, SIGSTOP);
+  int queued = 0;
+  connection->with([&](ssh_session session) {
+    const int no_limit = 0;
+    ::setsockopt(ssh_get_fd(session), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &no_limit, sizeof no_limit);
+    for (int i = 0; i < 400; ++i) ssh_send_ignore(session, std::string(20'000, 'x').c_str());
+    ::ioctl(ssh_get_fd(session), SIOCOUTQ, &queued);
+  });
+  if (queued < 1'200'000) GTEST_SKIP() << "this kernel queues " << queued << " bytes";
+  UploadFlow flow({connection}, "write /file");
+  std::this_thread::sleep_for(200ms);  // the flow measures the queue every 100 ms
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_EQ(error_of([&] { flow.wait_for_room(stop.get_token()); }).kind(), ErrorKind::kCancelled);
 }
 
 TEST_F(SshTransfer, AShortCommandDoesNotWaitForATransfer) {

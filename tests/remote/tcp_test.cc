@@ -53,6 +53,31 @@ bool fill(std::vector<UniqueFd>& clients, const char* address, int port) {
   return false;
 }
 
+// The address that a connection to "twofold" reaches, or the error. A private /etc/hosts has the
+// name, of 127.0.0.2 and 127.0.0.3. Empty: mount namespaces are refused.
+std::string reached(int port) {
+  test::TempDir dir;
+  write_file_atomic(dir / "hosts", "127.0.0.2 twofold\n127.0.0.3 twofold\n", 0644);
+  std::string address;
+  std::thread([&] {
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount((dir / "hosts").c_str(), "/etc/hosts", nullptr, MS_BIND, nullptr) != 0)
+      return;
+    try {
+      const UniqueFd fd = connect_tcp({"twofold", port}, {.connect = std::chrono::seconds(3)});
+      sockaddr_in peer{};
+      socklen_t size = sizeof peer;
+      char text[INET_ADDRSTRLEN] = {};
+      ::getpeername(fd.get(), reinterpret_cast<sockaddr*>(&peer), &size);
+      address = ::inet_ntop(AF_INET, &peer.sin_addr, text, sizeof text);
+    } catch (const Error& error) {
+      address = error.what();
+    }
+  }).join();
+  return address;
+}
+
 // Unreachable IPv6 addresses are common; here the first of two addresses never answers.
 TEST(ConnectTcp, ASilentAddressLeavesTimeForTheNext) {
   int port = 0;
@@ -61,25 +86,21 @@ TEST(ConnectTcp, ASilentAddressLeavesTimeForTheNext) {
   ASSERT_TRUE(silent && answering);
   std::vector<UniqueFd> clients;
   if (!fill(clients, "127.0.0.2", port)) GTEST_SKIP() << "this kernel answers on a full queue";
-  test::TempDir dir;
-  write_file_atomic(dir.path() / "hosts", "127.0.0.2 twofold\n127.0.0.3 twofold\n", 0644);
-  std::string problem;
-  std::thread([&] {  // with a private /etc/hosts
-    if (::unshare(CLONE_NEWNS) != 0 ||
-        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        ::mount((dir.path() / "hosts").c_str(), "/etc/hosts", nullptr, MS_BIND, nullptr) != 0) {
-      problem = "skip";
-      return;
-    }
-    try {
-      connect_tcp({"twofold", port}, {.connect = std::chrono::seconds(3)});
-    } catch (const Error& error) {
-      problem = error.what();
-    }
-  })
-      .join();
-  if (problem == "skip") GTEST_SKIP() << "no mount namespaces";
-  EXPECT_EQ(problem, "");
+  const std::string address = reached(port);
+  if (address.empty()) GTEST_SKIP() << "no mount namespaces";
+  EXPECT_EQ(address, "127.0.0.3");
+}
+
+// One of the two addresses refuses the connection, whichever is tried first.
+TEST(ConnectTcp, TriesTheNextAddressAfterARefusal) {
+  for (const char* answering : {"127.0.0.2", "127.0.0.3"}) {
+    int port = 0;
+    const UniqueFd listener = listen_at(answering, port, 8);
+    ASSERT_TRUE(listener);
+    const std::string address = reached(port);
+    if (address.empty()) GTEST_SKIP() << "no mount namespaces";
+    EXPECT_EQ(address, answering);
+  }
 }
 
 }  // namespace

@@ -48,6 +48,12 @@ TEST(Identities, AreOnThePageAndChangesInTheText) {
   EXPECT_THAT(text, Not(HasSubstr("site1: program")));
 }
 
+TEST(Identities, EqualOnesOfTwoFacilitiesAreTwoRows) {
+  SyntheticRun run(1);
+  run.round(1, 2);
+  EXPECT_EQ(identities(run.story()).size(), 2u);
+}
+
 TEST(Identities, OfEvaluationsAndOpenAttemptsDoNotCount) {
   SyntheticRun run(1);
   run.round(1, 1);

@@ -37,6 +37,13 @@ std::string unbalanced(const std::string& page) {
   return open.empty() ? "" : "<" + open.back() + ">";
 }
 
+// The part of the page with a figure and its table; empty: there is no such figure.
+std::string figure_of(const std::string& page, const std::string& title) {
+  const size_t begin = page.find("<h3>" + title + "</h3>");
+  if (begin == std::string::npos) return "";
+  return page.substr(begin, page.find("<h3>", begin + 1) - begin);
+}
+
 TEST(Page, HasItsPolicyAndNoScript) {
   SyntheticRun run(3);
   run.round(1, 2);
@@ -156,22 +163,33 @@ TEST(Page, HasItsFiguresWithTables) {
                               "measured"));
 }
 
+TEST(Page, MarksTheLowestLossByADot) {
+  SyntheticRun run(3);
+  for (int round = 1; round <= 3; ++round) run.round(round, 1);
+  RunStory story = run.story();
+  ASSERT_EQ(story.losses.size(), 3u);
+  story.losses[1].nll = 2;  // the other models have 4.00 and 2.67
+  EXPECT_THAT(figure_of(format_html(story), "Loss of the global model"),
+              HasSubstr("class=\"dot\" d=\"M50 "));
+}
+
 TEST(Page, HasTheDirectionOfEachUpdate) {
   const std::string page = format_html(long_story(3, 2));
   // SyntheticRun::publish(): 0.5 - 0.1 per facility.
-  EXPECT_THAT(page, HasSubstr("<td>0.50</td><td>0.40</td>"));
+  const std::string figure = figure_of(page, "Direction of each update");
+  EXPECT_THAT(figure, HasSubstr("<td>0.50</td><td>0.40</td>"));
+  for (const char* shade : {"c1", "c2"})  // of 0 (the same direction) to 6
+    EXPECT_THAT(figure, HasSubstr("class=\"" + std::string(shade) + "\""));
   EXPECT_THAT(format_html(long_story(3, 1)),
               HasSubstr("The directions of the updates were not measured"));
 }
 
 TEST(Page, HasAllRoundsByTimeOnceTheLastTenAreNotAll) {
-  constexpr const char* kTitle = "<h3>All rounds by time</h3>";
-  EXPECT_THAT(format_html(long_story(10, 2)), Not(HasSubstr(kTitle)));
+  const std::string title = "All rounds by time";
+  EXPECT_EQ(figure_of(format_html(long_story(10, 2)), title), "");
   const std::string page = format_html(long_story(11, 2));
   EXPECT_THAT(page, HasSubstr("<h3>Rounds 2 to 11 by time</h3>"));
-  const size_t begin = page.find(kTitle);
-  ASSERT_NE(begin, std::string::npos);
-  const std::string figure = page.substr(begin, page.find("<h3>", begin + 1) - begin);
+  const std::string figure = figure_of(page, title);
   for (int round = 1; round <= 11; ++round)
     EXPECT_THAT(figure, HasSubstr("<title>round " + std::to_string(round) + ": "));
   // long_story(): site0 fails once in rounds 5 and 10.
@@ -198,10 +216,7 @@ TEST(Page, OverviewShowsThePhaseOfMostOfEachSlice) {
     run.accept(round, 0, 2);
     run.publish(round, {0});
   }
-  const std::string page = format_html(run.story());
-  const size_t begin = page.find("<h3>All rounds by time</h3>");
-  ASSERT_NE(begin, std::string::npos);
-  const std::string figure = page.substr(begin, page.find("<h3>", begin + 1) - begin);
+  const std::string figure = figure_of(format_html(run.story()), "All rounds by time");
   EXPECT_THAT(figure, HasSubstr("class=\"p6\" d=\"M0 0h100v100h-100z\"")) << figure;
   EXPECT_THAT(figure, Not(HasSubstr("class=\"p0\"")));
 }
@@ -254,6 +269,19 @@ TEST(Page, SaysThatFiguresWereNotMeasured) {
   EXPECT_THAT(page, Not(HasSubstr("inf ")));
 }
 
+TEST(Page, AJobThatStoppedEarlyMeasuredNoLossAfterTraining) {
+  SyntheticRun run(1);
+  run.plan(1, 1);
+  run.open(1, 0);
+  job::JobReport report = run.report(1, 0, 1);
+  report.stopped_early = true;
+  report.validation.at(0).nll_after = 0;
+  run.add({1, SyntheticRun::name(0), 1},
+          history::UpdateAccepted{SyntheticRun::hash('1'), report, 0, {}});
+  EXPECT_THAT(format_html(run.story()),
+              HasSubstr("round 1: given 4.0000, after training not measured"));
+}
+
 class Federation : public test::SmallFederation {};
 
 TEST_F(Federation, HasAReportOfItsRun) {
@@ -284,6 +312,26 @@ TEST_F(Federation, KeepsTheLossesOfArchivedMetrics) {
   EXPECT_FALSE(story.step_losses.contains(FacilityName("alba")));
   ASSERT_EQ(story.notes.size(), 1u);
   EXPECT_THAT(story.notes[0], HasSubstr("1 files of metrics were not read"));
+}
+
+TEST_F(Federation, ShowsTheStepLossesOfTheAcceptedAttempt) {
+  const FacilityName name = SyntheticRun::name(0);
+  SyntheticRun run;
+  run.plan(1, 1);
+  run.open(1, 0);
+  run.fail(1, 0, 1, "NODE_FAIL");
+  run.open(1, 0, 2);
+  run.accept(1, 0, 2);
+  make_dirs(run_folder().facility(1, name));
+  auto store = history::Store::open(run_folder().journal());
+  for (const history::StoredEvent& event : run.events()) store->append(event);
+  store.reset();
+  for (const int attempt : {1, 2})
+    write_file_atomic(run_folder().metrics(1, name, attempt),
+                      "{\"step\": 1, \"loss\": " + std::to_string(attempt) + ".5}\n");
+  const RunStory story = collect_story(run_folder(), {});
+  ASSERT_EQ(story.step_losses.at(name).size(), 1u);
+  EXPECT_EQ(story.step_losses.at(name)[0].loss, 2.5);
 }
 
 history::KeptCheck kept(const std::string& name, const std::string& result,
@@ -339,11 +387,16 @@ TEST_F(Federation, ShowsTheResultsOfVerifications) {
   EXPECT_THAT(format_html(story), HasSubstr("The rounds after 1 were published after"));
   EXPECT_THAT(format_text(story), HasSubstr("not checked: the rounds after 1"));
 
+  story = story_with({kept("chain", "ok", events.front())});
+  EXPECT_EQ(story.verified_round(), 0);
+  EXPECT_THAT(format_text(story), HasSubstr("not checked: the rounds after 0"));
+
   story = story_with({kept("chain", "failed", events.back())});
   page = format_html(story);
   EXPECT_THAT(page, HasSubstr("1 check FAILED"));
   EXPECT_THAT(page, HasSubstr("&lt;b&gt;expected&lt;/b&gt; a, found b; and 6 more"));
   EXPECT_THAT(format_text(story), HasSubstr("FAILED: chain"));
+  EXPECT_THAT(format_json(story), HasSubstr("\"failed\": 7"));
 
   history::StoredEvent foreign = events.back();
   foreign.time_utc = "2020-01-01T00:00:00.000Z";

@@ -255,6 +255,35 @@ TEST(RunStory, ARequeuedStartIsAnIncidentWithItsOwnHours) {
   EXPECT_EQ(groups[0].lost->seconds, 30);
 }
 
+TEST(RunStory, AJobOfAnotherFacilityIsNoFurtherStart) {
+  SyntheticRun run;
+  run.plan(1, 2);
+  run.open(1, 0);
+  run.open(1, 1);
+  history::AttemptFailed failed{.reason = "NODE_FAIL"};
+  failed.usage = run.usage();  // 77 s of job 4711
+  run.add({1, SyntheticRun::name(0), 1}, failed, seconds(110));
+  run.accept(1, 1);  // by its scheduler's job 4711
+  const RunStory story = run.story();
+  ASSERT_EQ(story.incidents.size(), 1u);
+  EXPECT_EQ(story.incidents[0].kind, "attempt failed");
+  ASSERT_TRUE(story.incidents[0].lost);
+  EXPECT_EQ(story.incidents[0].lost->seconds, 77);
+}
+
+TEST(RunStory, AFacilityThatIsMissingInTheNewestRoundNeedsTheUser) {
+  SyntheticRun run(3);
+  run.round(1, 2);
+  run.plan(2, 2);
+  run.open(2, 1);
+  run.fail(2, 1, 1, "NODE_FAIL");
+  run.add({2, SyntheticRun::name(1)}, history::FacilityMissing{"no attempts are left"});
+  const RunStory story = run.story("pid 7 on host");
+  ASSERT_EQ(story.needs.size(), 1u);
+  EXPECT_EQ(story.needs[0].text, "site1 is missing in round 2: no attempts are left");
+  EXPECT_EQ(story.needs[0].command, "xffl resume site1");
+}
+
 TEST(RunStory, AStopAsksForItsContinuation) {
   SyntheticRun run;
   run.add({}, history::RunStopped{"io", "no space is left"});
@@ -303,6 +332,14 @@ TEST(RunStory, AMeanLossNeedsAllSets) {
   ASSERT_EQ(means.size(), 2u);
   EXPECT_EQ(means[1].round, 1);
   EXPECT_NEAR(means[1].nll, 3.05, 1e-9);
+}
+
+TEST(RunStory, AMeanLossWeighsEachSetByItsTokens) {
+  SyntheticRun run;
+  run.round(1, 2);
+  RunStory story = run.story();  // losses of 4.0 and 4.1, each of 100 tokens
+  story.losses.at(1).tokens = 300;
+  EXPECT_NEAR(mean_losses(story).at(0).nll, 4.075, 1e-9);
 }
 
 TEST(Metrics, SkipLinesThatAreNoLosses) {

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "support/failing_call.h"
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
@@ -76,6 +78,13 @@ TEST_F(LogIn, ReturnsFalseWithoutACoordinator) {
   { LoginServer desk(folder_.login(), two_factors()); }
   EXPECT_FALSE(std::filesystem::exists(folder_.login()));
   EXPECT_FALSE(log_in_as_client("123456"));
+}
+
+TEST_F(LogIn, AReplacedCoordinatorLeavesTheSocketOfItsSuccessor) {
+  auto replaced = std::make_unique<LoginServer>(folder_.login(), two_factors());
+  LoginServer successor(folder_.login(), two_factors());
+  replaced.reset();
+  EXPECT_TRUE(log_in_as_client("123456"));
 }
 
 // A client that disconnects is a failed log-in; the coordinator continues.

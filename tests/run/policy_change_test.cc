@@ -314,6 +314,18 @@ TEST_F(PolicyChange, OnMissingFromSkipToFail) {
   });
 }
 
+// The participants were frozen without brno while the policy was skip.
+TEST_F(PolicyChange, OnMissingFailSparesARoundWithFrozenParticipants) {
+  rounds_ = 1;
+  coordinate({}, 0);
+  const size_t frozen = record_of(events(), "participants_frozen", 1);
+  forget_run();
+  ASSERT_EQ(coordinate({}, static_cast<int>(frozen) + 1), 128 + SIGKILL);
+  ASSERT_EQ(record_of(events(), "participants_frozen", 1), events().size());
+  EXPECT_EQ(coordinate({{"on_missing", "fail"}}, 0), 0) << message();
+  expect_complete();
+}
+
 // alba's jobs get the warning of their walltime: with "use" in the middle of their training, with
 // "resume" in the first attempt. A job obeys the rule of its job.json.
 TEST_F(PolicyChange, OnWalltime) {

@@ -39,6 +39,7 @@ struct Training {
   std::chrono::nanoseconds duration{0};  // of the federation's clock
   // The training begins when this facility's update is here, or when this one has a job.
   std::string after{}, after_job_of{};
+  submit::JobState state = submit::JobState::kRunning;  // before the job's end
 };
 
 // A facility that does not answer.
@@ -68,11 +69,13 @@ class TrainingScheduler final : public submit::Scheduler {
   using Train = std::function<void(const job::JobSpec&)>;
   using Cancel = std::function<bool(const submit::SubmittedJob&)>;  // whether the job ends
   TrainingScheduler(Train accept, Train train, Cancel cancel, std::function<bool()> begins,
-                    submit::JobStatus end, const Clock& clock, std::chrono::nanoseconds duration)
+                    submit::JobState before_end, submit::JobStatus end, const Clock& clock,
+                    std::chrono::nanoseconds duration)
       : accept_(std::move(accept)),
         train_(std::move(train)),
         cancel_(std::move(cancel)),
         begins_(std::move(begins)),
+        before_end_(before_end),
         end_(std::move(end)),
         clock_(clock),
         duration_(duration) {}
@@ -103,7 +106,7 @@ class TrainingScheduler final : public submit::Scheduler {
       if (end == ends_.end()) continue;
       if (!begins_()) end->second = clock_.monotonic() + duration_;
       if (clock_.monotonic() < end->second) {
-        states[job.id] = {.state = submit::JobState::kRunning};
+        states[job.id] = {.state = before_end_};
       } else {
         if (duration_.count() > 0)
           for (const auto& [folder, id] : jobs_)
@@ -133,6 +136,7 @@ class TrainingScheduler final : public submit::Scheduler {
   const Train accept_, train_;
   const Cancel cancel_;
   const std::function<bool()> begins_;
+  const submit::JobState before_end_;
   const submit::JobStatus end_;
   const Clock& clock_;
   const std::chrono::nanoseconds duration_;
@@ -169,14 +173,18 @@ class SmallFederation : public testing::Test {
   }
 
   run::Outcome run(const std::string& sections, int rounds = 1) {
-    const config::Experiment parsed = experiment(sections, rounds);
-    facility::Services services{
-        .clock = clock_,
-        .connect = [this](const auto& f) { return session_of(f); },
-        .connect_transfer = [this](const auto& f) { return session_of(f); },
-        .scheduler = [this](const auto& f, auto) { return scheduler_of(f); },
-        .programs = {"/bin/true", "/bin/true"}};
-    return run::run_federation(parsed, run_folder(), services, stop_.get_token(), observer_);
+    return run(experiment(sections, rounds));
+  }
+  run::Outcome run(const config::Experiment& parsed) {
+    facility::Services made = services();
+    return run::run_federation(parsed, run_folder(), made, stop_.get_token(), observer_);
+  }
+  facility::Services services() {
+    return {.clock = clock_,
+            .connect = [this](const auto& f) { return session_of(f); },
+            .connect_transfer = [this](const auto& f) { return session_of(f); },
+            .scheduler = [this](const auto& f, auto) { return scheduler_of(f); },
+            .programs = {"/bin/true", "/bin/true"}};
   }
   history::RunFolder run_folder() const { return {folder_.path() / "runs", RunName("0001")}; }
 
@@ -295,7 +303,7 @@ class SmallFederation : public testing::Test {
           [this](const job::JobSpec& spec) { accept(spec); },
           [this](const job::JobSpec& spec) { train(spec); },
           [this, name](const submit::SubmittedJob&) { return !on_cancel_ || on_cancel_(name); },
-          [this, training] { return begins(training); },
+          [this, training] { return begins(training); }, training.state,
           end == ends_.end() ? submit::JobStatus{.state = submit::JobState::kEnded} : end->second,
           clock_, training.duration);
       made->on_release = [this, name] {

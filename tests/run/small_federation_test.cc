@@ -12,6 +12,7 @@
 #include <mutex>
 #include <thread>
 
+#include "support/await.h"
 #include "support/failing_call.h"
 #include "support/forwarding_scheduler.h"
 #include "support/thrown.h"
@@ -53,6 +54,14 @@ class Federation : public test::SmallFederation {
   }
   // A job that finds its model damaged says so; the next attempt compares the model's bytes.
   void expect_repaired_model(const std::string& training);
+  // Runs until alba's update is here; brno's job runs on.
+  void stop_with_the_update_of_alba(const std::string& policy);
+  // `xffl cancel` without a coordinator.
+  void cancel(const std::string& sections) {
+    facility::Services made = services();
+    operate(experiment(sections), run_folder(), made,
+            {history::Request::Kind::kCancel, {}, "enough"}, std::chrono::seconds(1));
+  }
 };
 
 TEST_F(Federation, CurrentIsTheLastModel) {
@@ -127,6 +136,21 @@ TEST_F(Federation, AReportOfAnotherAttemptIsRejected) {
     if (report.key.facility == "brno") report.key.nonce = std::string(32, '0');
   };
   EXPECT_THAT(failure_of(""), HasSubstr("key.nonce"));
+}
+
+// The headers of a facility's shards may claim any length.
+TEST_F(Federation, NoSequenceIsLongerThanTheModelTakes) {
+  std::string header(64, '\0');
+  header.replace(0, 8, "XFFLTOK1");
+  header[24] = 100;  // sequence_length; the model takes 64 tokens
+  write_file_atomic(folder_ / "long.tokens", header);
+  trainings_["alba"].tokens = 8 * 64 + 1;
+  config::Experiment parsed =
+      experiment("policy: {on_missing: skip, quorum: 1, evaluate_last: false}\n");
+  for (config::Facility& facility : parsed.facilities)
+    facility.train_data = {(folder_ / "long.tokens").string()};
+  EXPECT_EQ(run(parsed).rounds_published, 1);
+  EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("brno"));
 }
 
 TEST_F(Federation, AnUpdateOfManyBytesIsNotFetched) {
@@ -281,10 +305,28 @@ TEST_F(Federation, ALateFacilityStaysOutAfterTheGraceTime) {
   EXPECT_GE(clock_.elapsed(), minutes(15));
 }
 
-TEST_F(Federation, ARestartDoesNotRenewTheDeadline) {
-  const std::string policy =
-      "policy: {on_missing: skip, quorum: 1, quorum_grace: 0s, deadline: 1000h, poll_interval: "
-      "1m, evaluate_last: false}\n";
+// brno's job runs past each deadline. Its second cancellation, that of the evaluation, fails.
+TEST_F(Federation, AJobOfTheEvaluationIsCancelledAgainAtTheEnd) {
+  on_begin_ = [&](const std::string& facility) {
+    const fs::path update = run_folder().facility(1, FacilityName("alba")) / "report.json";
+    if (facility != "brno") return;
+    EXPECT_TRUE(test::await([&] { return fs::exists(update); })) << "alba's work takes real time";
+  };
+  int cancellations = 0;
+  on_cancel_ = [&](const std::string&) {
+    if (++cancellations == 2) throw Error(ErrorKind::kRemote, "the link is down");
+    return true;
+  };
+  trainings_["brno"].duration = hours(100);
+  EXPECT_EQ(run("policy: {on_missing: skip, quorum: 1, quorum_grace: 0s, deadline: 2h, "
+                "poll_interval: 1m}\n")
+                .rounds_published,
+            1);
+  EXPECT_EQ(jobs_of("brno").size(), 2u);
+  EXPECT_EQ(cancellations, 3) << "of the round's job, and twice of the evaluation's";
+}
+
+void Federation::stop_with_the_update_of_alba(const std::string& policy) {
   // The journal has the times of the wall clock.
   clock_.advance(Clock::UtcTime(SystemClock().utc()) - clock_.utc());
   trainings_["brno"].duration = hours(100'000);
@@ -296,11 +338,95 @@ TEST_F(Federation, ARestartDoesNotRenewTheDeadline) {
   EXPECT_EQ(test::kind_of([&] { run(policy); }), ErrorKind::kCancelled);
   clock_.on_sleep = {};
   stop_ = {};
+}
+
+TEST_F(Federation, ARestartDoesNotRenewTheDeadline) {
+  const std::string policy =
+      "policy: {on_missing: skip, quorum: 1, quorum_grace: 0s, deadline: 1000h, poll_interval: "
+      "1m, evaluate_last: false}\n";
+  stop_with_the_update_of_alba(policy);
   clock_.advance(hours(1001));
   const auto restarted = clock_.elapsed();
   EXPECT_EQ(run(policy).rounds_published, 1);
   EXPECT_LT(clock_.elapsed() - restarted, hours(1));
   EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("alba"));
+}
+
+TEST_F(Federation, ARestartWithinTheGraceTimeEndsTheRoundWithIt) {
+  const std::string policy =
+      "policy: {on_missing: skip, quorum: 1, quorum_grace: 1000h, deadline: 9000h, poll_interval: "
+      "1m, evaluate_last: false}\n";
+  stop_with_the_update_of_alba(policy);
+  clock_.advance(Clock::UtcTime(SystemClock().utc()) + hours(999) - clock_.utc());
+  const auto restarted = clock_.elapsed();
+  clock_.on_sleep = [&] {
+    if (clock_.elapsed() > restarted + hours(9)) stop_.request_stop();
+  };
+  EXPECT_EQ(run(policy).rounds_published, 1);
+  EXPECT_LT(clock_.elapsed() - restarted, hours(2));
+  EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("alba"));
+}
+
+// --- Cancellations ---
+
+const std::string kLeavesOutLateOnes =
+    "policy: {on_missing: skip, quorum: 1, quorum_grace: 5m, poll_interval: 10s, evaluate_last: "
+    "false}\n";
+
+// The job is held when the scheduler has forgotten its cancellation.
+TEST_F(Federation, AForgottenCancellationOfAHeldJobIsRepeated) {
+  trainings_["brno"] = {.duration = hours(100), .state = submit::JobState::kHeld};
+  int cancellations = 0;
+  on_cancel_ = [&](const std::string&) { return ++cancellations == 2; };
+  run(kLeavesOutLateOnes);
+  EXPECT_EQ(cancellations, 2);
+}
+
+bool needs_a_log_in(const std::string&) {
+  throw Error(ErrorKind::kAuth, "the certificate has expired");
+}
+
+TEST_F(Federation, ACancellationWithoutACredentialIsNotConfirmed) {
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  trainings_["brno"].duration = hours(1000);
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.key.facility == "brno") stop_.request_stop();
+  };
+  EXPECT_EQ(test::kind_of([&] { run(policy); }), ErrorKind::kCancelled);
+  on_cancel_ = needs_a_log_in;
+  EXPECT_EQ(test::kind_of([&] { cancel(policy); }), ErrorKind::kAuth);
+  EXPECT_FALSE(state().cancelled);
+  on_cancel_ = {};
+  cancel(policy);
+  EXPECT_TRUE(state().cancelled);
+}
+
+// brno's job of the first round is not cancelled yet in the second.
+TEST_F(Federation, ACancellationWithoutACredentialHoldsUpNoLaterRound) {
+  trainings_["brno"].duration = hours(1000);
+  on_cancel_ = needs_a_log_in;
+  EXPECT_EQ(run(kLeavesOutLateOnes, 2).rounds_published, 2);
+  EXPECT_EQ(jobs_of("brno").size(), 2u);
+}
+
+// --- Budgets ---
+
+// A job of the shipped template writes its start before anything else.
+TEST_F(Federation, AFailedJobOfAnOwnTemplateUsesItsWholeWalltime) {
+  write_file_atomic(folder_ / "own.sbatch",
+                    "#!/bin/bash\n{{sbatch options}}\ncd {{quote folder}} # {{nonce}}\n"
+                    "{{words launch}}\n");
+  ends_["brno"] = {.state = submit::JobState::kEnded};
+  const auto used = [&](const std::string& key) {
+    facility_keys_ = "scheduler: slurm, slurm: {nodes: 2, time: 1h}, " + key;
+    fs::remove_all(run_folder().path());
+    failure_of("policy: {max_attempts: 1}\n");
+    return history::RunHistory(run_folder().journal())
+        .spending()
+        .node_seconds(FacilityName("brno"));
+  };
+  EXPECT_EQ(used(""), 0) << "it never started";
+  EXPECT_EQ(used("template: " + (folder_ / "own.sbatch").string() + ", "), 2 * 3600);
 }
 
 TEST_F(Federation, ASpentBudgetLeavesOutTheEvaluationOfTheLastModel) {
@@ -322,6 +448,32 @@ TEST_F(Federation, ASubmissionsIntentNamesTheTimeOfAKeptAllocation) {
     if (event.kind == "submit_intended")
       kept[event.round] += parse_json(event.payload, event.kind).value("keep_s", int64_t{0});
   EXPECT_EQ(kept, (std::map<int, int64_t>{{1, 2 * 3600}, {2, 0}})) << "no job follows the last one";
+}
+
+// brno leaves while its job of the first round runs.
+TEST_F(Federation, TheKeptAllocationOfAFacilityThatLeftIsReleased) {
+  facility_keys_ = "scheduler: slurm, slurm: {time: 3h, keep_allocation: 1h}, ";
+  std::vector<std::string> released;
+  on_release_ = [&](const std::string& facility) { released.push_back(facility); };
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.key.facility != "brno") return;
+    history::leave_request(run_folder(),
+                           {history::Request::Kind::kLeave, {FacilityName("brno")}, "spent"});
+    EXPECT_TRUE(test::await([&] { return history::pending_requests(run_folder()).empty(); }));
+  };
+  EXPECT_EQ(run("policy: {evaluate_last: false}\n", 2).rounds_published, 2);
+  EXPECT_EQ(jobs_of("brno").size(), 1u);
+  EXPECT_THAT(released, ElementsAre("brno"));
+}
+
+TEST_F(Federation, ARejectedRequestDoesNotBlockLaterOnes) {
+  const FacilityName alba("alba"), brno("brno");
+  using Kind = history::Request::Kind;
+  history::leave_request(run_folder(), {Kind::kLeave, {alba, brno}, "no member would stay"});
+  history::leave_request(run_folder(), {Kind::kLeave, {brno}, "spent"});
+  EXPECT_EQ(run("policy: {evaluate_last: false}\n").rounds_published, 1);
+  EXPECT_THAT(jobs_of("brno"), testing::IsEmpty());
+  EXPECT_THAT(history::pending_requests(run_folder()), testing::IsEmpty());
 }
 
 // Knows no job; notes whether a query was marked as the last one.
@@ -390,6 +542,14 @@ TEST_F(Federation, WithLoraTheAdapterIsTrainedAndTheModelStays) {
   EXPECT_FALSE(fs::exists(jobs[0].adapter_path)) << "policy.keep_rounds is 1";
 }
 
+TEST_F(Federation, AnAdapterOfAnotherModelIsRejected) {
+  checkpoint::LlamaConfig larger = checkpoint::read_llama_config(folder_ / "model");
+  larger.hidden_size = 16;
+  checkpoint::write_initial_lora(folder_ / "adapter", larger, {2, 4, 0, {"q_proj"}}, 7);
+  EXPECT_THAT(test::message_of(ErrorKind::kRejected, [&] { run("adapter: adapter\n" + kLora); }),
+              HasSubstr("q_proj.lora_A.weight' has the shape [2, 16], expected [2, 8]"));
+}
+
 // Takes each job, and its answer gets lost.
 class AnswerlessScheduler final : public submit::Scheduler {
  public:
@@ -434,15 +594,7 @@ TEST_F(Federation, ACancellationEndsTheJobOfALostAnswer) {
   };
   const std::string policy = "policy: {evaluate_last: false}\n";
   EXPECT_THROW(run(policy), Error);
-  const config::Experiment parsed = experiment(policy);
-  facility::Services services{
-      .clock = clock_,
-      .connect = [](const auto&) { return remote::make_local_session(); },
-      .connect_transfer = [](const auto&) { return remote::make_local_session(); },
-      .scheduler = [&](const auto& facility, auto) { return make_scheduler_(facility); },
-      .programs = {"/bin/true", "/bin/true"}};
-  operate(parsed, run_folder(), services, {history::Request::Kind::kCancel, {}, "enough"},
-          std::chrono::seconds(1));
+  cancel(policy);
   EXPECT_TRUE(state().cancelled);
   int lost = 0;
   for (const auto& [name, scheduler] : schedulers) {

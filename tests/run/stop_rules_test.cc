@@ -15,8 +15,8 @@ using config::StopRules;
 using std::chrono::hours;
 using testing::HasSubstr;
 
-// The losses of the models 0, 1, ..., with one node-hour in each round.
-history::Progress with_losses(const std::vector<double>& losses) {
+// The losses of the models 0, 1, ..., with the same node-hours in each round.
+history::Progress with_losses(const std::vector<double>& losses, double node_hours = 1) {
   history::Progress progress;
   const auto add = [&](int round, const history::Event& event) {
     history::RecordedEvent recorded;
@@ -25,7 +25,7 @@ history::Progress with_losses(const std::vector<double>& losses) {
     recorded.scope.facility = FacilityName("alba");
     recorded.scope.attempt = 1;
     recorded.event = event;
-    progress.add(recorded, 3600.0 * round);
+    progress.add(recorded, 3600.0 * node_hours * round);
   };
   add(0, history::RunCreated{});
   for (size_t i = 0; i < losses.size(); ++i) {
@@ -70,6 +70,16 @@ TEST(StopRules, GainPerNodeHourSpansThreeRounds) {
             "gain_per_node_hour: the last 3 measured rounds lowered the mean validation loss by "
             "0.05 per node-hour, less than 0.1");
   EXPECT_THAT(met(rules, {2, 2.5, 3, 3.5}), HasSubstr("by -0.5 per node-hour"));
+}
+
+// The node-hours of the jobs may be unknown.
+TEST(StopRules, GainPerNodeHourNeedsNodeHours) {
+  const auto met_with = [](double node_hours) {
+    return met_rule({.gain_per_node_hour = 0.1}, with_losses({3, 3, 3, 3}, node_hours),
+                    *parse_utc("2026-03-02T12:00:00.000Z"));
+  };
+  EXPECT_TRUE(met_with(1));
+  EXPECT_FALSE(met_with(0));
 }
 
 TEST(StopRules, WallClockCountsFromTheCreation) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <numeric>
 
 #include "shard/small_layout.h"
 #include "support/ranks.h"
@@ -35,6 +36,16 @@ TEST(FlatParameters, ABf16CopyFollowsTheMasters) {
   flat.refresh_compute();
   flat.gather(1);
   EXPECT_TRUE(flat.compute(3).equal(master(flat, 3).to(at::kBFloat16)));
+}
+
+TEST(FlatParameters, PiecesOfAMasterHaveTheirPlaces) {
+  FlatParameters flat(small_layout(), {});
+  std::vector<float> values(70 * 70);
+  std::iota(values.begin(), values.end(), 1.0f);
+  const std::span<const float> whole(values);
+  flat.store_master_part(3, 0, whole.first(1000));
+  flat.store_master_part(3, 1000, whole.subspan(1000));
+  EXPECT_TRUE(master(flat, 3).flatten().equal(at::tensor(values, at::kFloat)));
 }
 
 TEST(FlatParameters, TheNormIsGlobalAndExact) {

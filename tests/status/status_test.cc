@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "support/temp_dir.h"
+#include "xffl/base/file.h"
 #include "xffl/base/json.h"
 
 namespace xffl::status {
@@ -100,11 +101,16 @@ TEST_F(Status, ALossBelongsToTheJobsInputModel) {
 
 TEST_F(Status, OfARunWithoutACoordinatorIsStopped) {
   const auto path = dir_ / "journal.db";
+  write_file_atomic(dir_ / "live.json",
+                    R"({"alba": {"round": 1, "doing": "running", "since": "12:00"}})");
   {
     const history::RunHistory open(path);
     EXPECT_EQ(read_status(dir_.path(), 3).state, "running");
+    EXPECT_EQ(read_status(dir_.path(), 3).live.size(), 1u);
   }
-  EXPECT_EQ(read_status(dir_.path(), 3).state, "stopped");
+  const RunStatus stopped = read_status(dir_.path(), 3);
+  EXPECT_EQ(stopped.state, "stopped");
+  EXPECT_TRUE(stopped.live.empty()) << "a killed coordinator leaves the file";
 }
 
 TEST_F(Status, DistinguishesASubmissionWithoutAnAnswer) {

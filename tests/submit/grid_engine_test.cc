@@ -12,6 +12,7 @@
 #include "support/fake_clock.h"
 #include "support/fake_session.h"
 #include "support/thrown.h"
+#include "xffl/job/fields.h"
 #include "xffl/submit/queue_manager.h"
 
 namespace xffl::submit {
@@ -94,6 +95,15 @@ TEST(GridEngineOptions, AreOneDirectiveEach) {
               ErrorKind::kConfig)
         << bad;
   }
+}
+
+TEST(GridEngineKeys, TheWalltimeIsNoResource) {
+  const job::Field* resources = grid_engine_queue_manager().keys().find("resources");
+  ASSERT_NE(resources, nullptr);
+  for (const char* walltime : {"h_rt=600", "h_rt", "s_rt=540"})
+    EXPECT_EQ(resources->validate(walltime), "has a key of its own: 'time'") << walltime;
+  for (const char* other : {"gpu=1", "exclusive", "h_rt_max=1"})
+    EXPECT_EQ(resources->validate(other), "") << other;
 }
 
 TEST(GridEngineCommands, PassTheScriptByStdinAndEachOptionAsWords) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <fstream>
 
 #include "pbs_commands.h"
@@ -179,6 +180,9 @@ TEST(PbsAnswers, ACancelledJobMayHaveEnded) {
 }
 
 struct PbsCommandsRun : testing::Test {
+  PbsCommandsRun() { ::setenv("TZ", "XXX+7", 1); }  // a site west of UTC
+  ~PbsCommandsRun() override { ::unsetenv("TZ"); }
+
   test::FakeQueues queues;
   SystemClock clock;
   std::shared_ptr<remote::Session> session = remote::make_local_session();
@@ -191,8 +195,10 @@ TEST_F(PbsCommandsRun, AJobIsForgottenWithoutTheServersHistory) {
   request.script = "while [ ! -e finish ]; do sleep 0.02; done\n";
   const JobId id = scheduler->submit(request, {});
   const SubmittedJob job{id, kName};
-  JobState state = scheduler->query(std::span(&job, 1), {}).at(id).state;
+  const JobStatus status = scheduler->query(std::span(&job, 1), {}).at(id);
+  JobState state = status.state;
   EXPECT_EQ(state, JobState::kRunning);
+  EXPECT_GT(status.ends_in, std::chrono::seconds(3000)) << "of an hour, in each time zone";
   EXPECT_THAT(scheduler->find(request, {}), testing::ElementsAre(id));
   std::ofstream(queues.folder() / "finish") << "";
   for (int i = 0; i < 400 && state == JobState::kRunning; ++i) {

@@ -284,6 +284,8 @@ TEST(ReadStarts, TrustsNoNumber) {
   EXPECT_FALSE(one("7|job|COMPLETED|1000|1100|0|0|"));
   EXPECT_FALSE(one("7|job|COMPLETED|1000|1100|99999999|0|"));
   EXPECT_FALSE(one("7|job|COMPLETED|1000|1100|2"));
+  EXPECT_FALSE(one("7|job|COMPLETED|2026-11-25T05:48:59|2026-11-25T05:49:26|2|0|"))
+      << "SLURM_TIME_FORMAT has no effect";
   EXPECT_FALSE(one("7|job|COMPLETED|1000|900|2|0|")->end) << "it ends before it starts";
   EXPECT_FALSE(one("7|job|COMPLETED|1000|1100|2|18446744073709551614|")->energy_joules);
   EXPECT_FALSE(one("7|job|COMPLETED|1000|1100|2|20000001|")->energy_joules) << "over 100 kW a node";

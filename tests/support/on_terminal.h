@@ -25,7 +25,8 @@ namespace xffl::test {
 
 using Environment = std::map<std::string, std::string>;
 
-// `xffl ARGUMENTS...` whose stdin, stdout and stderr are a terminal.
+// `xffl ARGUMENTS...`, or the program whose path is the first argument. Its stdin, stdout and
+// stderr are a terminal.
 class OnTerminal {
  public:
   OnTerminal(std::vector<std::string> arguments, unsigned short rows, unsigned short columns,
@@ -38,7 +39,8 @@ class OnTerminal {
       for (const char* name : {"NO_COLOR", "CLICOLOR_FORCE", "COLUMNS"}) ::unsetenv(name);
       ::setenv("TERM", "xterm", 1);
       for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
-      arguments.insert(arguments.begin(), XFFL_BINARY_DIR "/bin/xffl");
+      if (!arguments.at(0).starts_with('/'))
+        arguments.insert(arguments.begin(), XFFL_BINARY_DIR "/bin/xffl");
       ::execv(arguments[0].c_str(), exec_pointers(arguments).data());
       ::_exit(127);
     }

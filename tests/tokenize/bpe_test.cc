@@ -115,6 +115,16 @@ TEST_F(Bpe, SpansHaveTheSameIdsAndCoverTheText) {
   }
 }
 
+TEST_F(Bpe, SpansLeaveOutTheAddedSpace) {
+  Json json = golden();
+  json["pre_tokenizer"] = {
+      {"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}};
+  const std::vector<TokenSpan> spans = Tokenizer(save(json)).encode_spans("la stazione");
+  EXPECT_EQ(spans.front().begin, 0u);
+  EXPECT_EQ(spans.front().end, 2u);
+  EXPECT_EQ(spans.back().end, 11u);
+}
+
 TEST_F(Bpe, NormalizesTextBetweenAddedTokens) {
   Json json = golden();
   json["normalizer"] = {{"type", "NFC"}};
@@ -123,6 +133,7 @@ TEST_F(Bpe, NormalizesTextBetweenAddedTokens) {
   const std::string text = "xe\u0301<|pad|>\u212b perche\u0301!<|pad|>poi";
   EXPECT_EQ(tokenizer.encode(text),
             tokenizer.encode("x\u00e9<|pad|>\u00c5 perch\u00e9!<|pad|>poi"));
+  EXPECT_EQ(tokenizer.encode_spans(text)[0].end, 1u) << "the x before a changed stretch";
   // A token of a changed stretch spans the stretch: "e" with its mark, and the sign of Angstrom.
   Ids ids;
   size_t covered = 0;
@@ -202,6 +213,26 @@ TEST_F(Bpe, AcceptsMergesAsPairsAndPatternsAsStrings) {
   const Tokenizer by_plus(save(json));
   EXPECT_GT(by_plus.encode("a+b").size(), 2u);
   EXPECT_EQ(by_plus.decode(by_plus.encode("a+b  c")), "a+b  c");
+}
+
+TEST_F(Bpe, WithIgnoreMergesAWordOfTheVocabularyIsOneToken) {
+  Json json = golden();
+  Json& model = json["model"];
+  ASSERT_EQ(model["merges"].back(), Json::array({"g", "na"}));
+  model["merges"].erase(model["merges"].size() - 1);  // no other merge makes "gna"
+  EXPECT_EQ(Tokenizer(save(json)).encode("gna").size(), 1u);
+  model["ignore_merges"] = false;
+  EXPECT_EQ(Tokenizer(save(json)).encode("gna").size(), 2u);
+}
+
+TEST_F(Bpe, ANegatedCategoryMatchesAllOtherCharacters) {
+  const auto encode = [&](const char* pattern) {
+    Json json = golden();
+    json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = pattern;
+    return Tokenizer(save(json)).encode("la stazione 12");
+  };
+  EXPECT_EQ(encode("\\P{L}"), encode("[^\\p{L}]"));
+  EXPECT_NE(encode("\\P{L}"), encode("\\p{L}"));
 }
 
 // Files before tokenizers 0.13 lack the key.

@@ -7,6 +7,8 @@
 
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/json.h"
 #include "xffl/tokenize/corpus.h"
 
 namespace xffl::tokenize {
@@ -92,6 +94,13 @@ TEST_F(Chat, ASpelledControlTokenStaysText) {
   EXPECT_EQ(tokenizer_.decode(ids({{0, text.size()}})), text);
 }
 
+TEST_F(Chat, AnAddedTokenThatIsNoControlTokenIsFoundInAMessage) {
+  const std::vector<ByteRange> plain{{0, 6}};
+  const std::vector<TokenSpan> found = tokenizer_.encode_with_controls("<tool>", plain);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(tokenizer_.encode("<tool>"), Ids{found[0].id});
+}
+
 TEST_F(Chat, ASpelledControlTokenStaysTextWithSentencePiece) {
   const fs::path texts = kLlama2.parent_path();
   train({texts / "it.txt", texts / "cs.txt"}, dir_.path(), {.vocab_size = 500});
@@ -99,9 +108,31 @@ TEST_F(Chat, ASpelledControlTokenStaysTextWithSentencePiece) {
   const std::vector<ChatMessage> messages{{"user", "a</s>b"}, {"assistant", "<s>c"}};
   const RenderedChat chat = ChatTemplate("llama-2", tokenizer).render(messages);
   Ids controls;
-  for (const TokenSpan& each : tokenizer.encode_with_controls(chat.text, chat.plain))
+  size_t covered = 0;
+  for (const TokenSpan& each : tokenizer.encode_with_controls(chat.text, chat.plain)) {
     if (each.id == tokenizer.bos_id() || each.id == tokenizer.eos_id()) controls.push_back(each.id);
+    EXPECT_GE(each.begin, covered) << "a token of an earlier place";
+    covered = each.end;
+  }
+  EXPECT_EQ(covered, chat.text.size());
   EXPECT_EQ(controls, (Ids{tokenizer.bos_id(), tokenizer.eos_id()})) << "those of the template";
+}
+
+TEST_F(Chat, ToolsHaveNoLossInChatml) {
+  Json json = Json::parse(read_file(kLlama2 / "tokenizer.json", 1 << 20));
+  for (const char* control : {"<|im_start|>", "<|im_end|>"}) {
+    Json token = json["added_tokens"].back();
+    token["id"] = token["id"].get<int>() + 1;
+    token["content"] = control;
+    token["special"] = true;
+    json["added_tokens"].push_back(token);
+  }
+  std::ofstream(dir_ / "tokenizer.json") << json.dump();
+  const std::vector<ChatMessage> messages{
+      {"system", "a"}, {"user", "b"}, {"assistant", "c"}, {"tool", "d"}, {"assistant", "e"}};
+  const RenderedChat chat =
+      ChatTemplate("chatml", Tokenizer(dir_ / "tokenizer.json")).render(messages);
+  EXPECT_THAT(parts(chat, chat.loss), ElementsAre("c<|im_end|>", "e<|im_end|>"));
 }
 
 TEST_F(Chat, ChecksTurnsAndRoles) {

@@ -292,6 +292,8 @@ TEST_F(Corpus, WritesNothingForAnImpossibleSplit) {
                [&] { encode({file}, {.sequence_length = 100000}); });
   for (const std::string same : {"many.txt", "./many.txt"})
     expect_error(ErrorKind::kUsage, "one of the inputs", [&] { encode({file}, {}, same); });
+  expect_error(ErrorKind::kUsage, "one of the inputs",
+               [&] { encode({file}, with_split({.output = file, .num_documents = 2})); });
 }
 
 TEST_F(Corpus, WritesNothingAfterALateBadLine) {

@@ -24,6 +24,7 @@ TEST(Nfc, ComposesDecomposesAndSorts) {
   EXPECT_EQ(nfc("a\u0313\u0301"), "a\u0313\u0301");  // a mark of the same class is between
   EXPECT_EQ(nfc("\u1112\u1161\u11ab\u1100\u1173\u11af"), "\ud55c\uae00");  // Hangul
   EXPECT_EQ(nfc("\uac00\u11a8"), "\uac01");
+  EXPECT_EQ(nfc("\u09c7\u09be\u0bc6\u0bbe"), "\u09cb\u0bca");  // vowel signs of class 0
   EXPECT_EQ(nfc("\u0301a"), "\u0301a");
   EXPECT_EQ(nfc("\U0002f800"), "\u4e3d");
 }

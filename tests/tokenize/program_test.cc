@@ -1,19 +1,25 @@
 // The program xffl-tokenize, from its command line to its output files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <fstream>
 
+#include "support/await.h"
+#include "support/on_terminal.h"
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/process.h"
+#include "xffl/tokenize/tokenizer.h"
+#include "xffl/tokens/prepared.h"
 #include "xffl/tokens/token_shard.h"
 
 namespace xffl {
 namespace {
 
+namespace fs = std::filesystem;
 using testing::HasSubstr;
 
 class Program : public testing::Test {
@@ -39,6 +45,7 @@ class Program : public testing::Test {
 
   const std::string it_ = XFFL_SOURCE_DIR "/tests/tokenize/data/it.txt";
   const std::string cs_ = XFFL_SOURCE_DIR "/tests/tokenize/data/cs.txt";
+  const std::string bpe_ = XFFL_SOURCE_DIR "/tests/tokenize/data/bpe";
   test::TempDir dir_;
 };
 
@@ -66,10 +73,17 @@ TEST_F(Program, TrainsEncodesInspectsAndDecodes) {
   EXPECT_EQ(read_file(at("a.txt"), 1 << 20), text.out);
 }
 
+TEST_F(Program, TrainsAUnigramModel) {
+  must({"train", "--input", it_, cs_, "--output", at("u"), "--vocab-size", "400", "--model-type",
+        "unigram"});
+  const Json file =
+      parse_json(read_file(at("u/tokenizer.json"), 1 << 20), "tokenizer.json", {.max_depth = 10});
+  EXPECT_EQ(file["model"]["type"], "Unigram");
+}
+
 TEST_F(Program, MasksPromptsWithATokenizerJson) {
-  const std::string bpe = XFFL_SOURCE_DIR "/tests/tokenize/data/bpe";
   std::ofstream(at("a.jsonl")) << R"({"prompt": "Che ore sono?", "completion": " Le sei."})";
-  const ProcessResult encoded = must({"encode", "--tokenizer", bpe, "--input", at("a.jsonl"),
+  const ProcessResult encoded = must({"encode", "--tokenizer", bpe_, "--input", at("a.jsonl"),
                                       "--output", at("a.tokens"), "--no-pack", "--prompt-field",
                                       "prompt", "--text-field", "completion", "--mask-prompt"});
   EXPECT_THAT(encoded.out, HasSubstr("with targets"));
@@ -78,8 +92,9 @@ TEST_F(Program, MasksPromptsWithATokenizerJson) {
   EXPECT_EQ(shard["vocab_size"], 429);
   EXPECT_GT(shard["num_targets"], 1);
   EXPECT_LT(shard["num_targets"], shard["num_tokens"]);
-  EXPECT_EQ(must({"decode", "--tokenizer", bpe + "/tokenizer.json", "--input", at("a.tokens")}).out,
-            "Che ore sono? Le sei.\n");
+  EXPECT_EQ(
+      must({"decode", "--tokenizer", bpe_ + "/tokenizer.json", "--input", at("a.tokens")}).out,
+      "Che ore sono? Le sei.\n");
 }
 
 TEST_F(Program, ASeedChoosesTheValidationDocuments) {
@@ -133,6 +148,54 @@ TEST_F(Program, DocumentsRowsAndBosAreThoseOfTheFlags) {
   EXPECT_EQ(first_document({"--no-eos"}), std::vector(both.begin(), both.end() - 1));
 }
 
+// The program checks for a signal about once a MiB.
+TEST_F(Program, ASignalEndsAnEncodingWithoutAnOutput) {
+  std::ofstream text(at("long.txt"));
+  for (int i = 0; i < 30000; ++i) text << "La stazione " << i << " apre alle sei.\n\n";
+  text.close();
+  fs::create_directory(at("out"));
+  std::vector<std::string> command = {
+      XFFL_TOKENIZE_PROGRAM, "encode", "--tokenizer", bpe_,
+      "--threads",           "1",      "--output",    at("out/long.tokens")};
+  for (int i = 0; i < 60; ++i) command.insert(command.end(), {"--input", at("long.txt")});
+  const pid_t encode = start_detached({.argv = command}, at("log"));
+  EXPECT_TRUE(test::await([&] { return !fs::is_empty(at("out")); }));
+  ::kill(encode, SIGTERM);
+  EXPECT_EQ(wait_for_exit(encode), exit_code(ErrorKind::kCancelled));
+  EXPECT_THAT(read_file(at("log"), 1 << 20), HasSubstr("no output was written"));
+  EXPECT_TRUE(fs::is_empty(at("out")));
+}
+
+// A folder is in the place of the file.
+TEST_F(Program, APreparationGoesOnWithoutItsProgressFile) {
+  fs::create_directories(at("job1/out/progress.json"));
+  fs::copy(bpe_, at("job1/tokenizer"));
+  tokens::PrepareJob job;
+  job.tokenizer_sha256 = tokens::tokenizer_hash(bpe_);
+  job.files = {it_};
+  job.text_field = "text";
+  job.document = "paragraph";
+  job.sequence_length = 64;
+  write_file_atomic(at("job1/job.json"), tokens::format_prepare_job(job));
+  EXPECT_THAT(must({"prepare", "--job", at("job1/job.json")}).err, HasSubstr("progress.json"));
+  EXPECT_TRUE(fs::exists(at("train.tokens")));
+}
+
+TEST_F(Program, EscapesThatAModelGeneratesDoNotReachATerminal) {
+  std::ofstream trainer(at("trainer"));
+  trainer << "#!/bin/sh\ncat > /dev/null\n";
+  for (const int32_t id : tokenize::Tokenizer(bpe_).encode("a\033[2Jb"))
+    trainer << "echo '{\"id\": " << id << "}'\n";
+  trainer << "echo '{}'\n";
+  trainer.close();
+  fs::permissions(at("trainer"), fs::perms::owner_all);
+  test::OnTerminal terminal({XFFL_TOKENIZE_PROGRAM, "generate", "--model", bpe_, "--prompt", "x",
+                             "--trainer", at("trainer")},
+                            24, 80, {});
+  EXPECT_EQ(terminal.finish(), 0) << terminal.bytes;
+  EXPECT_THAT(terminal.bytes, testing::StartsWith("a?[2Jb"));
+}
+
 TEST_F(Program, ReportsErrorsByExitCodeAndMessage) {
   std::ofstream(at("ids.txt")) << "[1, 2, 3]\n[11]\n";
   fails(ErrorKind::kCorrupt, "ids.txt:2: element 0 is 11",
@@ -150,7 +213,7 @@ TEST_F(Program, ReportsErrorsByExitCodeAndMessage) {
   fails(ErrorKind::kUsage, "subcommand", {});
   fails(ErrorKind::kUsage, "--no-such", {"inspect", "a", "--no-such"});
   fails(ErrorKind::kCorrupt, "not a token shard", {"inspect", it_});
-  EXPECT_FALSE(std::filesystem::exists(at("x.tokens")));
+  EXPECT_FALSE(fs::exists(at("x.tokens")));
   EXPECT_EQ(run({"--help"}).exit_code, 0);
   EXPECT_EQ(run({"encode", "--help"}).exit_code, 0);
 }

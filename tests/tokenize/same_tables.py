@@ -270,6 +270,8 @@ def check_refusals(run, folder, tokenizer):
             *table({"input_ids": [[1, 2, 3]], "attention_mask": [[1, 0, 1]]}))
     refused(run, data, "labels are present, unlike in the first document",
             *table({"input_ids": ids}, "a.parquet"), *table({"input_ids": ids, "labels": ids})[2:])
+    refused(run, data, "labels are absent, unlike in the first document",
+            *table({"input_ids": ids, "labels": ids}, "a.parquet"), *table({"input_ids": ids})[2:])
     refused(run, data, 'no column "labels"', *table({"input_ids": ids}), "--labels")
     refused(run, data, 'column "labels" should be a list of whole numbers, found int64 (it has an element for each of input_ids',
             *table({"input_ids": ids, "labels": [0, 1, 0]}))

@@ -95,6 +95,7 @@ TEST_F(Train, AcceptsAFolderOrAModelFileAsOutput) {
   EXPECT_EQ(train(corpora(), dir_ / "b.model", options).model, dir_ / "b.model");
   const Json config = parse_json(read_file(dir_ / "tokenizer_config.json", 1 << 20), "config");
   EXPECT_EQ(config["tokenizer_class"], "LlamaTokenizer");
+  EXPECT_EQ(config["legacy"], true) << "transformers would treat spaces after <s> otherwise";
 }
 
 TEST_F(Train, WritesAUnigramModelForHf) {

@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 #include <sys/statvfs.h>
+#include <torch/types.h>
 #include <unistd.h>
 
 #include <algorithm>
 
 #include "support/temp_dir.h"
 #include "xffl/base/file.h"
+#include "xffl/train/device.h"
 
 namespace xffl::train {
 namespace {
@@ -40,6 +42,12 @@ TEST(Environment, DescribesThisMachine) {
     EXPECT_EQ(found.shm_bytes, static_cast<int64_t>(shm.f_blocks * shm.f_frsize));
   }
   EXPECT_EQ(found.torch.substr(0, 2), "2.");
+}
+
+TEST(Environment, PeakMemoryIsInBytes) {
+  const at::Tensor held = at::ones({16 << 20}, at::kFloat);
+  EXPECT_GE(peak_memory_bytes(at::kCPU), 64 << 20);
+  EXPECT_EQ(held.nbytes(), size_t{64} << 20);
 }
 
 TEST(Environment, InterfacesAreUpAndNotLoopback) {

@@ -11,6 +11,7 @@
 #include "support/ranks.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
+#include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/checkpoint/dtype.h"
@@ -232,6 +233,19 @@ TEST_F(WholeJob, EachCheckpointKeepsItsBestSnapshot) {
                                          "step-00000004"}));
 }
 
+// An earlier attempt may still be writing.
+TEST_F(WholeJob, ACheckpointRemovesTemporaryFoldersOfItsAttemptOnly) {
+  job::JobSpec spec = job("temporary", {write_tokens("t.tokens", 8, 2, 20)}, 2);
+  spec.on_stop = job::OnStop::kCheckpoint;
+  const fs::path earlier = fs::path(spec.state_path) / "step-00000001.a1.tmp",
+                 own = fs::path(spec.state_path) / "step-00000001.a2.tmp";
+  for (const fs::path& folder : {earlier, own}) fs::create_directories(folder);
+  run(spec, 1,
+      [&] { return num_lines(spec.metrics_path) < 2 ? StopRequest::kNone : StopRequest::kFinish; });
+  EXPECT_TRUE(fs::exists(earlier));
+  EXPECT_FALSE(fs::exists(own));
+}
+
 TEST_F(WholeJob, AnEarlyFinishKeepsTheOptimizerState) {
   job::JobSpec spec = job("early", {write_tokens("t.tokens", 8, 2, 20)});
   spec.training.keep_optimizer = true;
@@ -259,6 +273,17 @@ TEST_F(WholeJob, ACheckCountsTheRanksThatGotTheSignal) {
               [&](const job::CheckReport& report) { signalled = report.signalled_ranks; });
   });
   EXPECT_EQ(signalled, 1);
+}
+
+TEST_F(WholeJob, ACheckReadsTheShardsOfTrainingAndValidation) {
+  job::JobSpec spec = job("shards", {write_tokens("t.tokens", 8, 2, 20)});
+  spec.validation = {{"it", (dir_ / "absent.tokens").string()}};
+  const std::vector<job::CheckedShard> data = check_rank(spec, {}, "cpu", "test").data;
+  ASSERT_EQ(data.size(), 2u);
+  EXPECT_EQ(data[0].sequences, 8);
+  EXPECT_EQ(data[0].problem, "");
+  EXPECT_EQ(data[1].path, spec.validation[0].path);
+  EXPECT_NE(data[1].problem, "");
 }
 
 // Both ranks train on the same sequence. Without dropout, or with the same dropout, their mean
@@ -377,6 +402,17 @@ TEST_F(WholeJob, AnUpdateWithoutAReportIsReplaced) {
   checkpoint::verify_folder(spec.update_path, checkpoint::read_manifest(spec.update_path));
 }
 
+TEST_F(WholeJob, AnAbortEndsTheWritingOfTheUpdate) {
+  const job::JobSpec spec = job("aborted", {write_tokens("t.tokens", 8, 2, 20)});
+  const auto stop = [&] {
+    return fs::exists(spec.update_path + ".tmp") ? StopRequest::kAbort : StopRequest::kNone;
+  };
+  EXPECT_EQ(test::kind_of([&] { run(spec, 1, stop); }), ErrorKind::kCancelled);
+  EXPECT_EQ(num_lines(spec.metrics_path), 4u) << "the training was complete";
+  EXPECT_FALSE(fs::exists(spec.update_path));
+  EXPECT_FALSE(fs::exists(spec.report_path));
+}
+
 TEST_F(WholeJob, DoesNotTakeTheReportOfAnotherJobForItsOwn) {
   job::JobSpec spec = job("stale", {write_tokens("t.tokens", 8, 2, 20)});
   run(spec);
@@ -417,9 +453,16 @@ TEST_F(WholeJob, ContinuesFromItsOwnIntactCheckpointOnly) {
     change(second);
     return run(second).losses.size();
   };
+  const auto lower_version = [](const job::JobSpec& spec) {
+    const fs::path file = fs::path(spec.state_path) / "step-00000002/state.json";
+    Json state = parse_json(read_file(file, 1 << 20), file.string());
+    state["version"] = state["version"].get<int>() - 1;
+    write_file_atomic(file, state.dump());
+  };
   EXPECT_EQ(steps_after("same", [](job::JobSpec&) {}), 2u);
   EXPECT_EQ(steps_after("other", [](job::JobSpec& spec) { spec.training.learning_rate = 2e-2; }),
             4u);
+  EXPECT_EQ(steps_after("of-an-earlier-release", lower_version), 4u);
   EXPECT_EQ(steps_after("damaged",
                         [](job::JobSpec& spec) {
                           for (const auto& entry :

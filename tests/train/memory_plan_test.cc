@@ -155,6 +155,15 @@ TEST(MemoryPlan, AnOuterOptimizerAddsAnchorAndMoments) {
   EXPECT_EQ(moments(), 20);
 }
 
+TEST(MemoryPlan, TheProximalTermAddsACopyOfTheInputModel) {
+  job::TrainingSpec training;
+  const shard::FlatLayout layout(flat_parameters_of(llama::parameter_specs(llama_7b())), 1);
+  const auto masters = [&] { return plan_memory(llama_7b(), layout, training, 2048).masters; };
+  const int64_t without = masters();
+  training.proximal = 0.1;
+  EXPECT_EQ(masters() - without, 4 * layout.total_size());
+}
+
 TEST(MemoryPlan, EachShardingModeNeedsLess) {
   using enum job::Sharding;
   const int64_t none = plan_with(kNone, 8).total(), optimizer = plan_with(kOptimizer, 8).total();

@@ -9,6 +9,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import harness
+from test_fp16 import GROUPS
 
 
 @pytest.fixture
@@ -27,16 +28,38 @@ def expect_failure(job, world_size, code, *texts):
     return outcome
 
 
+def with_nan(base, name="model.layers.1.mlp.down_proj.weight", place=(3, 5)):
+    """Makes a part of a weight NaN; returns the model's root hash."""
+    path = base / "model.safetensors"
+    weights = load_file(path)
+    weights[name][place] = float("nan")
+    save_file(weights, path, metadata={"format": "pt"})
+    return harness.write_manifest(base)
+
+
 @pytest.mark.parametrize("world_size,precision", [(1, "fp32"), (2, "fp32"), (1, "fp16")])
 def test_a_nan_weight_stops_before_the_step(setting, world_size, precision):
     folder, base, _, tokens = setting
-    path = base / "model.safetensors"
-    weights = load_file(path)
-    weights["model.layers.1.mlp.down_proj.weight"][3, 5] = float("nan")
-    save_file(weights, path, metadata={"format": "pt"})
-    job = harness.make_job(folder / "job", base, harness.write_manifest(base), tokens, precision=precision)
+    job = harness.make_job(folder / "job", base, with_nan(base), tokens, precision=precision)
     outcome = expect_failure(job, world_size, 9, "step 1", "loss is nan", "stopped before the update")
     assert outcome.metrics == []
+
+
+def test_a_nan_validation_loss_is_no_result(setting):
+    folder, base, _, tokens = setting
+    job = harness.make_job(folder / "job", base, with_nan(base), tokens, [("it", tokens)], steps=0)
+    expect_failure(job, 1, 9, "the validation loss on 'it' (before) is")
+
+
+def test_a_nan_of_one_group_ends_the_others_with_the_reason(setting):
+    """Only the first group's sequences have the token whose embedding is NaN."""
+    folder, base, _, _ = setting
+    base_hash = with_nan(base, "model.embed_tokens.weight", 96)
+    paths = [harness.write_tokens(folder / "damaged.tokens", [[1, 96, 2]] * 8),
+             harness.write_tokens(folder / "sound.tokens", harness.make_sequences(8, vocab_size=96))]
+    job = harness.make_job(folder / "job", base, base_hash, paths[0], train_paths=[str(path) for path in paths], groups=GROUPS)
+    outcome = expect_failure(job, 2, 9, "step 1", "loss is nan")
+    assert "rank 0 stopped the job" in outcome.output[1]
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

@@ -139,7 +139,8 @@ def test_a_failed_save_does_not_lose_the_update(facility):
     assert outcome.report["steps"] == 4 and logged(outcome, "optimizer state not saved")
 
 
-@pytest.mark.parametrize("outer", [dict(kind="average"), dict(kind="nesterov", learning_rate=0.7)], ids=["average", "nesterov"])
+@pytest.mark.parametrize("outer", [dict(kind="average"), dict(kind="nesterov", learning_rate=0.7), dict(kind="adam", learning_rate=2e-3)],
+                         ids=lambda outer: outer["kind"])
 def test_groups_save_their_state_and_the_outer_optimizers(facility, outer):
     groups = {**BEGUN, "count": 2, "interval": 4, "weighting": "tokens", "outer": {**BEGUN["outer"], **outer}}
     whole = harness.train(facility.job(9, steps=8, first_step=0, keep_optimizer=False, optimizer_path="", groups=groups), 4)

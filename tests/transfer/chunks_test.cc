@@ -106,11 +106,12 @@ TEST_F(FetchChunks, AChunkThatArrivesWrongOnceIsFetchedAgainAlone) {
 
 TEST_F(FetchChunks, ReportsAChunkThatStaysWrong) {
   facility_.put(model_, flipped(4 * kChunk + 9));
+  link_.drop_after(total(files_) + 2 * kChunk + 3000);  // before a fourth fetch of the chunk
   const Error error = error_of([&] { fetch_now(); });
   EXPECT_EQ(error.kind(), ErrorKind::kCorrupt);
   EXPECT_THAT(error.what(), HasSubstr("/out/model.safetensors"));
   EXPECT_THAT(error.what(), HasSubstr("chunk 5 of 11 (1048576 bytes from byte 4194304)"));
-  EXPECT_LE(link_.bytes_passed(), total(files_) + 2 * kChunk + 3000);
+  link_.reconnect();
   // After a repair at the facility, that chunk and the bytes after it are fetched.
   facility_.put(model_, files_["model.safetensors"]);
   EXPECT_LE(fetch_now().moved_bytes, kSize - 4 * kChunk);
@@ -435,13 +436,17 @@ TEST(PushCopies, LinksFilesOfAnotherModelInsteadOfSendingThem) {
 
 TEST(PushCopies, SendsTheFilesThatTheFacilityCannotLink) {
   test::TempDir dir;
-  test::FakeSession facility;  // without ln
   const Files files = {{"model", noise(17'000'000, 1)}};
   put_local(dir / "model", files);
-  for (const char* folder : {"/models/aa", "/models/bb"}) {
-    push(facility, dir / "model", manifest_of(files), RemotePath(folder), {});
-    EXPECT_TRUE(remote_files(facility, folder) == with_manifest(files)) << folder;
-  }
+  test::FakeSession without_ln, without_shell;
+  without_shell.on_run = [](const auto&, const auto&) -> remote::CommandResult {
+    throw Error(ErrorKind::kUnsupported, "only transfers files");
+  };
+  for (test::FakeSession* facility : {&without_ln, &without_shell})
+    for (const char* folder : {"/models/aa", "/models/bb"}) {
+      push(*facility, dir / "model", manifest_of(files), RemotePath(folder), {});
+      EXPECT_TRUE(remote_files(*facility, folder) == with_manifest(files)) << folder;
+    }
 }
 
 }  // namespace

@@ -60,6 +60,18 @@ TEST_F(Fetch, FetchesALocallyDamagedFileAgain) {
   expect_complete();
 }
 
+TEST_F(Fetch, ADamagedManifestIsReplaced) {
+  link_.drop_after(8'500'000);
+  error_of([&] { fetch_now(); });
+  link_.reconnect();
+  write_file_atomic(dir_ / "update.part/manifest.json", "{\"version\": 1,");
+  fetch_now();
+  expect_complete();
+  write_file_atomic(to_ / "manifest.json", "{\"version\": 1,");
+  fetch_now();
+  expect_complete();
+}
+
 TEST_F(Fetch, ReplacesAnOlderUpdate) {
   fetch_now();
   files_["config.json"] = "{ }\n";

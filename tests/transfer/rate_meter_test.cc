@@ -54,6 +54,16 @@ TEST(RateMeter, PresentBytesDoNotCount) {
   EXPECT_EQ(meter.time_left(), seconds(10));
 }
 
+TEST(RateMeter, ASecondTransferCountsFromZero) {
+  RateMeter meter;
+  meter.add(seconds(0), {0, 50 * kMB, 0});
+  meter.add(seconds(1), {10 * kMB, 50 * kMB, 10 * kMB});
+  meter.add(seconds(2), {0, 50 * kMB, 0});
+  EXPECT_GT(meter.bytes_per_second(), 0);
+  EXPECT_LT(meter.bytes_per_second(), 10e6);
+  EXPECT_GT(meter.time_left(), seconds(5));
+}
+
 TEST(RateMeter, TimeLeftIsEmptyWhenStalledAndZeroWhenFinished) {
   RateMeter meter;
   meter.add(seconds(0), {0, 10 * kMB, 0});

@@ -140,6 +140,8 @@ TEST(Judge, ATrainerForCpusNamesTheFlavourForTheDriver) {
       "E device: rank 0 on n0 and 3 other ranks: computes on the CPU, but the job has 4 GPUs on a "
       "node -> the trainer was built for CPUs: deploy ";
   EXPECT_THAT(bad.problems(), HasSubstr("the flavour cu13 (the driver is 590.1)"));
+  bad.found.nodes[0].driver = "580.65.06";
+  EXPECT_THAT(bad.problems(), HasSubstr(start + "the flavour cu13 (the driver is 580.65.06)\n"));
   bad.found.nodes[0].driver = "535.274.02";
   EXPECT_THAT(bad.problems(), HasSubstr(start + "the flavour cu128 (the driver is 535.274.02)\n"));
   bad.found.nodes[0].driver = "470.82.01";

@@ -148,6 +148,7 @@ TEST(AccountingOfARun, AsksForEachJobByItsOwnName) {
   EXPECT_EQ(jobs[0].id, JobId("7"));
   EXPECT_EQ(jobs[0].name, "job-7");
   EXPECT_EQ(jobs[1].id, JobId("9"));
+  EXPECT_EQ(jobs[1].name, "job-9");
 }
 
 TEST(AccountingFile, ReadsWhatItHasWritten) {

@@ -4,6 +4,7 @@
 #include "verify/verified_run.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
+#include "xffl/checkpoint/manifest.h"
 
 namespace xffl {
 namespace {
@@ -53,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(
     Files, Flipped,
     testing::Values(
         Flip{"journal.db", "participants_froze", "chain: journal.db"},
-        Flip{"journal.jsonl", "\\\"weights\\\":[", "mirror: journal.jsonl"},
+        Flip{"journal.jsonl", "\\\"weight", "mirror: journal.jsonl"},  // the line stays JSON
         Flip{"config.resolved.yaml", "rounds: ", "config: config.resolved.yaml"},
         Flip{"r0001/alba/report.json", "\"tokens\": ", "report files: r0001/alba/report.json"},
         Flip{"r0001/alba/job.json", "\"nonce\": \"", "jobs: r0001/alba/job.json"},
@@ -118,10 +119,23 @@ TEST_F(Damage, ByAForeignFileIsFound) {
   EXPECT_THAT(find(result, "models").failures[0].problem, HasSubstr("more.safetensors"));
 }
 
+// The root hash does not cover the hashes of a file's chunks.
+TEST_F(Damage, OfPrefixHashesIsFoundInTheData) {
+  const fs::path update = path() / "r0001/alba/update";
+  checkpoint::Manifest manifest = checkpoint::make_manifest(update, 4096);
+  for (checkpoint::ManifestFile& file : manifest.files)
+    for (std::string& digest : file.prefix_sha256) digest = std::string(64, 'a');
+  write_file_atomic(update / "manifest.json", checkpoint::format_manifest(manifest));
+  EXPECT_THAT(failures(check()), IsEmpty());
+  EXPECT_THAT(failures(check({.read_data = true})), ElementsAre("files: r0001/alba/update"));
+}
+
 TEST_F(Damage, ByAnotherCurrentModelIsFound) {
-  fs::remove(path() / "CURRENT");
-  fs::create_directory_symlink("r0001/global", path() / "CURRENT");
-  EXPECT_THAT(failures(check()), ElementsAre("current: CURRENT"));
+  for (const char* other : {"r0001/global", "r0003/global"}) {  // no event names the second
+    fs::remove(path() / "CURRENT");
+    fs::create_directory_symlink(other, path() / "CURRENT");
+    EXPECT_THAT(failures(check()), ElementsAre("current: CURRENT")) << other;
+  }
 }
 
 // Changes a number of the event's payload.
@@ -145,6 +159,11 @@ TEST_F(Damage, ByARewrittenWeightIsFoundWithAValidChain) {
                                             "replay: round 2", "blocks: r0002/global"));
 }
 
+TEST_F(Damage, ByASmallerWeightIsFoundWithAValidChain) {
+  rewrite_journal(changed("participants_frozen", 2, [](Json& json) { json["weights"][0] = 1e-6; }));
+  EXPECT_THAT(failures(check()), ElementsAre(StartsWith("weights: alba's weight in event")));
+}
+
 TEST_F(Damage, ByARewrittenReportIsFoundWithAValidChain) {
   rewrite_journal(changed("update_accepted", 1, [](Json& json) {
     if (json["report"]["key"]["facility"] != "brno") return;
@@ -165,6 +184,14 @@ TEST_F(Damage, ByARewrittenParticipantIsFoundWithAValidChain) {
   EXPECT_THAT(failures(result), ElementsAre(StartsWith("participants: event"), "replay: round 1",
                                             "blocks: r0001/global"));
   EXPECT_THAT(find(result, "participants").failures[0].problem, HasSubstr("brno is left out"));
+}
+
+TEST_F(Damage, ByAParticipantThatCountsTwiceIsFoundWithAValidChain) {
+  rewrite_journal(changed("participants_frozen", 1, [](Json& json) {
+    for (const char* list : {"facilities", "updates", "weights"})
+      json[list].push_back(Json(json[list][0]));
+  }));
+  EXPECT_THAT(failures(check()), ElementsAre(StartsWith("participants: alba's update in event")));
 }
 
 TEST_F(Damage, ByAnotherUpdateOrInputModelIsFoundWithAValidChain) {

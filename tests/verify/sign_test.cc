@@ -3,10 +3,14 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdlib>
+
 #include "verify/verified_run.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
+#include "xffl/base/sha256.h"
 #include "xffl/history/audit.h"
+#include "xffl/history/events.h"
 
 namespace xffl {
 namespace {
@@ -27,8 +31,9 @@ class Sign : public test::VerifiedRun {
                                                      "-C", "test", "-f", file(name).string()}});
     ASSERT_EQ(made.exit_code, 0) << made.err;
   }
-  void allow(const std::string& key, const std::string& name_space) const {
-    write_file_atomic(file("allowed"), "me@lab namespaces=\"" + name_space + "\" " +
+  void allow(const std::string& key, const std::string& name_space,
+             const std::string& principals = "me@lab") const {
+    write_file_atomic(file("allowed"), principals + " namespaces=\"" + name_space + "\" " +
                                            read_file(file(key + ".pub"), 4096));
   }
   fs::path file(const std::string& name) const { return copy_.path() / name; }
@@ -92,6 +97,25 @@ TEST_F(Sign, AJournalThatWasRewrittenAfterTheSignatureIsFound) {
   EXPECT_THAT(failures(result), ElementsAre("statements: r0002/statement.json"));
 }
 
+TEST_F(Sign, AStatementHasTheConfigurationOfItsRound) {
+  const fs::path config = path() / "config.resolved.yaml";
+  const std::string first = read_file(config, 1 << 20), second = first + "# after round 1\n";
+  write_file_atomic(config, second);
+  std::vector<history::StoredEvent> events = history::read_events(path() / "journal.db");
+  const auto published = std::find_if(events.begin(), events.end(), [](const auto& event) {
+    return event.kind == "published" && event.round == 1;
+  });
+  ASSERT_NE(published, events.end());
+  events.insert(published + 1, history::encode({}, history::ConfigChanged{sha256_hex(second)}));
+  replace_journal(events);
+  const auto recorded = [&](int round) {
+    const Json json = parse_json(read_file(sign(round).statement, 1 << 20), "statement");
+    return json.at("predicate").at("config_sha256").get<std::string>();
+  };
+  EXPECT_EQ(recorded(1), sha256_hex(first));
+  EXPECT_EQ(recorded(2), sha256_hex(second));
+}
+
 TEST_F(Sign, AnotherKeyAnotherNamespaceAndAMissingSignatureAreFound) {
   const verify::Signed made = sign();
   make_key("other");
@@ -132,9 +156,30 @@ TEST_F(Sign, TheCommandsWorkTogether) {
   const ProcessResult signed_model = made_->xffl(arguments);
   ASSERT_EQ(signed_model.exit_code, 0) << signed_model.err;
   EXPECT_THAT(signed_model.out, HasSubstr("r0002/statement.json.sig\n"));
+  arguments.insert(arguments.end(), {"--round", "1"});
+  EXPECT_THAT(made_->xffl(arguments).out, HasSubstr("r0001/statement.json.sig\n"));
   arguments = {"verify", "--allowed-signers", file("allowed").string()};
   arguments.insert(arguments.end(), where.begin(), where.end());
   const ProcessResult verified = made_->xffl(arguments);
+  EXPECT_EQ(verified.exit_code, 0) << verified.out;
+  EXPECT_THAT(verified.out, HasSubstr("ok           signatures: "));
+}
+
+// Earlier releases of ssh-keygen print all principals of a key in one line.
+TEST_F(Sign, AKeyOfSeveralPrincipalsVerifies) {
+  allow("key", std::string(verify::kSignatureNamespace), "me@lab,me@home");
+  sign();
+  EXPECT_THAT(failures(check_signed()), IsEmpty());
+  fs::create_directory(file("bin"));
+  write_file_atomic(file("bin/ssh-keygen"),
+                    "#!/bin/sh\nPATH=${PATH#*:}\n"
+                    "[ \"$2\" = find-principals ] || exec ssh-keygen \"$@\"\n"
+                    "ssh-keygen \"$@\" | paste -s -d , -\n",
+                    0700);
+  const ProcessResult verified =
+      made_->xffl({"verify", "-p", made_->path().string(), "-w", copy_.path().string(),
+                   "--allowed-signers", file("allowed").string()},
+                  {{"PATH", file("bin").string() + ":" + std::getenv("PATH")}});
   EXPECT_EQ(verified.exit_code, 0) << verified.out;
   EXPECT_THAT(verified.out, HasSubstr("ok           signatures: "));
 }

@@ -20,6 +20,7 @@ class VerifiedRun : public testing::Test {
   static void SetUpTestSuite() {
     made_ = new Project();
     made_->set_rounds(2);
+    made_->set_model_rows(300);  // more than one chunk of the smallest size
     made_->set_aggregation(aggregation_);
     made_->write_config();
     const ProcessResult run = made_->run();
@@ -69,13 +70,14 @@ class VerifiedRun : public testing::Test {
   template <class Change>
   void rewrite_journal(const Change& change) const {
     std::vector<history::StoredEvent> events = history::read_events(path() / "journal.db");
+    for (history::StoredEvent& event : events) change(event);
+    replace_journal(events);
+  }
+  void replace_journal(const std::vector<history::StoredEvent>& events) const {
     for (const char* suffix : {".db", ".db-wal", ".db-shm", ".jsonl"})
       std::filesystem::remove(path() / ("journal" + std::string(suffix)));
     const auto store = history::Store::open(path() / "journal.db");
-    for (history::StoredEvent& event : events) {
-      change(event);
-      store->append(event);
-    }
+    for (const history::StoredEvent& event : events) store->append(event);
   }
 
   static inline Project* made_ = nullptr;

@@ -82,6 +82,8 @@ TEST_F(Verify, ReplayOfTheLastRoundNeedsNoEarlierUpdate) {
   EXPECT_EQ(find(all, "replay").passed, 1);
   ASSERT_EQ(find(all, "replay").not_checked.size(), 1u);
   EXPECT_EQ(find(all, "replay").not_checked[0].subjects, std::vector<std::string>{"round 1"});
+  EXPECT_THAT(format_text(all),
+              HasSubstr("not checked  replay: an update is absent or not recorded (round 1)\n"));
 }
 
 TEST_F(Verify, FilesThatThePolicyRemovesAreNoDamage) {
@@ -109,19 +111,40 @@ TEST_F(Verify, FilesThatThePolicyRemovesAreNoDamage) {
 }
 
 TEST_F(Verify, ReplayLeavesNothingInItsScratchFolderAndStopsOnRequest) {
-  std::stop_source stop;
-  verify::Options options = everything();
-  options.read_data = false;
-  options.scratch = copy_.path() / "scratch";
-  options.stop = stop.get_token();
-  options.on_progress = [&](const std::string&) { stop.request_stop(); };
-  try {
-    check(options);
-    FAIL() << "the replay went on";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kCancelled);
+  for (const int first : {1, 2}) {  // in round 2, no later round notices the request
+    std::stop_source stop;
+    verify::Options options = everything();
+    options.read_data = false;
+    options.replay = verify::Rounds{.first = first};
+    options.scratch = copy_.path() / "scratch";
+    options.stop = stop.get_token();
+    options.on_progress = [&](const std::string&) { stop.request_stop(); };
+    try {
+      check(options);
+      FAIL() << "the replay went on";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kCancelled);
+    }
+    EXPECT_TRUE(fs::is_empty(options.scratch));
   }
-  EXPECT_TRUE(fs::is_empty(options.scratch));
+}
+
+// The scratch folder has the newest master, and for the time of a step the next one.
+TEST_F(Verify, ReplayRemovesTheMastersThatItNoLongerNeeds) {
+  test::Project project;
+  project.set_rounds(3);
+  project.write_config();
+  ASSERT_EQ(project.run().exit_code, 0);
+  verify::Options options{.replay = verify::Rounds{}, .scratch = copy_.path() / "scratch"};
+  std::vector<int> masters;
+  options.on_progress = [&](const std::string&) {
+    masters.push_back(0);
+    for (const auto& entry : fs::recursive_directory_iterator(options.scratch))
+      masters.back() += entry.path().filename() == "master" ? 1 : 0;
+  };
+  verify::verify_run(history::RunFolder(project.path() / "runs", RunName("0001")), project.path(),
+                     options);
+  EXPECT_THAT(masters, testing::ElementsAre(0, 1, 1));
 }
 
 TEST_F(Verify, ARunningRunIsCheckedUpToItsLastEvent) {
@@ -145,6 +168,7 @@ TEST_F(Verify, AKilledRunIsChecked) {
   EXPECT_EQ(result.exit_code, 0) << result.out;
   const Json json = parse_json(result.out, "verify");
   EXPECT_EQ(json.at("rounds_published"), 0);
+  EXPECT_EQ(json.at("model_sha256"), project.history().initial_sha256);
   for (const Json& one : json.at("checks")) {
     if (one.at("check") != "replay") continue;
     EXPECT_EQ(one.at("passed"), 1);  // the model that is not yet published
@@ -176,6 +200,33 @@ TEST_F(Verify, TheProgramReplaysAllRoundsOfARange) {
   };
   EXPECT_EQ(replayed("2"), 1);
   EXPECT_EQ(replayed("1-2"), 2);
+}
+
+TEST_F(Verify, TheProgramReadsTheDataOnRequest) {
+  const fs::path model = path() / "r0001/global/model.safetensors";
+  test::flip_byte(model, static_cast<std::streamoff>(fs::file_size(model) - 1));
+  std::vector<std::string> arguments = {"verify", "-p", made_->path().string(), "-w",
+                                        copy_.path().string()};
+  EXPECT_EQ(made_->xffl(arguments).exit_code, 0) << "the fast checks read no tensors";
+  arguments.emplace_back("--read-data");
+  const ProcessResult result = made_->xffl(arguments);
+  EXPECT_EQ(result.exit_code, 5) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("files: r0001/global"));
+}
+
+// Changes to a model outside of blocks that are known in advance would never be found.
+TEST_F(Verify, TheProgramChoosesOtherBlocksEachTime) {
+  const auto seed = [&] {
+    const std::string text = made_
+                                 ->xffl({"verify", "-p", made_->path().string(), "-w",
+                                         copy_.path().string(), "--replay-blocks", "1"})
+                                 .out;
+    const size_t at = text.find("values of the models, seed ");
+    return at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
+  };
+  const std::string first = seed();
+  EXPECT_NE(first, "");
+  EXPECT_NE(first, seed());
 }
 
 TEST_F(Verify, TheReportShowsTheNewestResults) {

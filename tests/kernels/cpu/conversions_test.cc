@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace xffl::kernels {
@@ -187,15 +188,19 @@ TEST_P(ConversionSets, NarrowLikeTheScalarFunctions) {
 }
 
 TEST_P(ConversionSets, TouchNothingBeyondTheEnd) {
-  for (size_t n = 0; n < 70; ++n) {
-    const std::vector<float> values(n, 1.5f);
-    std::vector<std::byte> narrow(2 * n + 2, std::byte{0x55});
-    GetParam().float_to_bf16(values.data(), narrow.data(), n);
-    ASSERT_EQ(narrow[2 * n], std::byte{0x55});
-    std::vector<float> wide(n + 1, -1.0f);
-    GetParam().bf16_to_float(narrow.data(), wide.data(), n);
-    for (size_t i = 0; i < n; ++i) ASSERT_EQ(wide[i], 1.5f);
-    ASSERT_EQ(wide[n], -1.0f);
+  const Conversions& set = GetParam();
+  for (const auto& [narrowed, widened] : {std::pair(set.float_to_bf16, set.bf16_to_float),
+                                          std::pair(set.float_to_fp16, set.fp16_to_float)}) {
+    for (size_t n = 0; n < 70; ++n) {
+      const std::vector<float> values(n, 1.5f);
+      std::vector<std::byte> narrow(2 * n + 2, std::byte{0x55});
+      narrowed(values.data(), narrow.data(), n);
+      ASSERT_EQ(narrow[2 * n], std::byte{0x55});
+      std::vector<float> wide(n + 1, -1.0f);
+      widened(narrow.data(), wide.data(), n);
+      for (size_t i = 0; i < n; ++i) ASSERT_EQ(wide[i], 1.5f);
+      ASSERT_EQ(wide[n], -1.0f);
+    }
   }
 }
 
