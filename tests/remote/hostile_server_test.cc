@@ -274,23 +274,24 @@ TEST_F(HostileServerTest, ALateAnswerBelongsToNoLaterRequest) {
   int servers = 0;
   server_->set([&](const std::string&) {
     Behaviour behaviour;
-    if (++servers == 1)
+    if (++servers == 2)
       behaviour.on_request = [late = std::string()](const SftpPacket& request) mutable {
         return std::optional(std::exchange(late, test::sftp_status(request.id, 2)));
       };
     return behaviour;
   });
   const auto session = make_ssh_session(settings(false));
+  const RemotePath file(file_.string());
+  EXPECT_TRUE(session->stat(file));  // connects
   std::stop_source stop;
   const std::jthread user([&] {
     std::this_thread::sleep_for(200ms);
     stop.request_stop();
   });
-  const RemotePath file(file_.string());
   EXPECT_EQ(error_of([&] { session->remove_tree(file, stop.get_token()); }).kind(),
             ErrorKind::kCancelled);
   EXPECT_TRUE(session->stat(file));
-  EXPECT_EQ(server_->channels("sftp"), 2);
+  EXPECT_EQ(server_->channels("sftp"), 3);
 }
 
 // A token of the file system has expired: the file may be there.
