@@ -62,7 +62,8 @@ class JobPlacer final : public Placer {
 
   std::optional<Report> earlier() override {
     if (job_.number() == 0 || session().stat(job_.folder() / kUsed)) return std::nullopt;
-    if (!job_.has_report() && !job_.is_under_way()) return std::nullopt;
+    // In this order: a job may report between the two.
+    if (!job_.is_under_way() && !job_.has_report()) return std::nullopt;
     return follow();
   }
 

@@ -89,8 +89,9 @@ class Trial {
     const auto earlier = find_kept(experiment_, facility_.name);
     const bool was_seen =
         earlier && earlier->settings_sha256 == settings_ && earlier->job_number == job_.number();
-    const bool is_unseen = !was_seen && job_.has_report();
-    if (!is_unseen && !job_.is_under_way()) {
+    const bool is_under_way = job_.is_under_way();  // first: a job may report between the two
+    const bool is_unseen = !was_seen && !is_under_way && job_.has_report();
+    if (!is_unseen && !is_under_way) {
       if (callbacks_.confirm) callbacks_.confirm();
       submit();
     }

@@ -46,7 +46,9 @@ class LoginNode final : public remote::Session {
     return inner_.run(there, stdin_text, timeout, stop);
   }
   std::optional<remote::FileInfo> stat(const RemotePath& path) override {
-    return inner_.stat(path);
+    const auto info = inner_.stat(path);
+    if (after_stat) after_stat(path);
+    return info;
   }
   size_t read(const RemotePath& path, uint64_t offset, std::span<std::byte> out) override {
     return inner_.read(path, offset, out);
@@ -65,6 +67,8 @@ class LoginNode final : public remote::Session {
   void remove_tree(const RemotePath& path, std::stop_token stop) override {
     inner_.remove_tree(path, stop);
   }
+
+  std::function<void(const RemotePath&)> after_stat;
 
  private:
   const fs::path bin_;
@@ -150,7 +154,8 @@ class DeployByJob : public testing::Test {
   SystemClock clock_;
   facility::Services services_ = facility::make_services(clock_, dir_.path());
   std::unique_ptr<remote::Session> local_ = remote::make_local_session();
-  std::shared_ptr<remote::Session> link_ = std::make_shared<LoginNode>(dir_ / "bin", *local_);
+  std::shared_ptr<LoginNode> login_node_ = std::make_shared<LoginNode>(dir_ / "bin", *local_);
+  std::shared_ptr<remote::Session> link_ = login_node_;
   std::vector<std::string> states_;
 };
 
@@ -188,6 +193,18 @@ TEST_F(DeployByJob, AStoppedDeploymentIsContinuedWithItsJob) {
   EXPECT_FALSE(done.was_there);
   EXPECT_EQ(done.moved_bytes, 0u);
   EXPECT_EQ(current(), bundle_.name);
+  EXPECT_FALSE(fs::exists(job(2)));
+}
+
+TEST_F(DeployByJob, AJobThatReportsDuringTheLookIsFollowed) {
+  hold();
+  stopped_deployment();
+  login_node_->after_stat = [&](const RemotePath& path) {
+    if (!path.str().ends_with("report.txt")) return;
+    release();
+    EXPECT_TRUE(test::await([&] { return fs::exists(job(1) / "out/report.txt"); }));
+  };
+  EXPECT_FALSE(deploy_now().was_there);
   EXPECT_FALSE(fs::exists(job(2)));
 }
 
@@ -271,13 +288,12 @@ TEST_F(DeployByJob, TheLogInNodeMayBeAnotherMachineWithAnOldGlibc) {
 
 // Lost replies at each step: the next deployment continues, and the archive is unpacked once.
 TEST_F(DeployByJob, ContinuesAfterEachInterruption) {
-  const auto login_node = link_;
   int interruptions = 0;
   for (const char* operation : {"run", "stat", "write", "rename", "make_dirs", "list"})
     for (int nth = 1; nth <= 4; ++nth) {
       const std::string context = operation + (" " + std::to_string(nth));
       fs::remove_all(dir_ / "work");
-      const auto faulty = std::make_shared<test::FaultySession>(*login_node);
+      const auto faulty = std::make_shared<test::FaultySession>(*login_node_);
       link_ = faulty;
       faulty->lose_reply(operation, nth);
       try {
@@ -286,7 +302,7 @@ TEST_F(DeployByJob, ContinuesAfterEachInterruption) {
         EXPECT_EQ(error.kind(), ErrorKind::kRemote) << context << ": " << error.what();
         ++interruptions;
       }
-      link_ = login_node;
+      link_ = login_node_;
       deploy_now();
       EXPECT_EQ(current(), bundle_.name) << context;
       EXPECT_FALSE(fs::exists(programs() / ".staging")) << context;
