@@ -68,13 +68,18 @@ TEST(FacilityMachine, UnknownSubmissionsEndWithTheLongestOutage) {
   EXPECT_NE(fixture.last.machine.known.missing->find("Unspecified error"), std::string::npos);
 }
 
-TEST(FacilityMachine, TheOldestDuplicateJobIsAdoptedAndTheOthersAreCancelled) {
-  Fixture fixture;
+// Two jobs have the name of one attempt.
+void find_two_jobs(Fixture& fixture) {
   fixture.give(Resumed{});
   fixture.give(Pushed{});
   fixture.give(SubmitUnknown{"timed out"});
   fixture.sleep_if_asked();
   fixture.give(Found{{JobId("7"), JobId("8")}});
+}
+
+TEST(FacilityMachine, TheOldestDuplicateJobIsAdoptedAndTheOthersAreCancelled) {
+  Fixture fixture;
+  find_two_jobs(fixture);
   ASSERT_TRUE(fixture.action<CancelJob>());
   EXPECT_EQ(fixture.action<CancelJob>()->job, JobId("8"));
   fixture.give(Completed{});
@@ -85,11 +90,7 @@ TEST(FacilityMachine, TheOldestDuplicateJobIsAdoptedAndTheOthersAreCancelled) {
 // The duplicate finds the claim taken.
 TEST(FacilityMachine, ADuplicateThatCannotBeCancelledDelaysNoPoll) {
   Fixture fixture;
-  fixture.give(Resumed{});
-  fixture.give(Pushed{});
-  fixture.give(SubmitUnknown{"timed out"});
-  fixture.sleep_if_asked();
-  fixture.give(Found{{JobId("7"), JobId("8")}});
+  find_two_jobs(fixture);
   ASSERT_TRUE(fixture.action<CancelJob>());
   fixture.give(Unreachable{"scancel: error: Invalid job id specified"});
   ASSERT_TRUE(fixture.action<Poll>());
