@@ -111,6 +111,17 @@ def last_checkpoint(job):
     return str(state_folder(job) / f"checkpoint-{steps}") if steps else None
 
 
+def leave_group(trainer):
+    """Ends the process group and the threads of gloo, which must not outlive the interpreter.
+
+    The wrapper of DistributedDataParallel goes first. As the group's last owner it would end these threads itself, later, while
+    it holds the interpreter's lock; a thread that still has to free a tensor waits for the lock, and the rank hangs.
+    """
+    trainer.model_wrapped = trainer.model
+    trainer.accelerator.free_memory()  # collects garbage, too
+    torch.distributed.destroy_process_group()
+
+
 def run(trainer, job):
     """Trains and writes update and report. A signal ends it with the update of the completed steps, or with a checkpoint
     (policy.on_walltime), from which the next attempt continues."""
@@ -126,8 +137,8 @@ def run(trainer, job):
         raise xffl_job.JobError(f"the Trainer logged the losses of {len(steps)} of {done} steps: leave logging_steps=1")
     stopped = job.should_stop()
     after = {} if stopped else job.evaluate(model.eval())
-    if job.world_size > 1:  # gloo's threads must end before the interpreter does
-        torch.distributed.destroy_process_group()
+    if job.world_size > 1:
+        leave_group(trainer)
     job.finish(model.state_dict(), [entry["loss"] for entry in steps], done * settings["batch_size"],
                trainer.train_dataset.num_targets(range(done)) if job.rank == 0 else 0, before,
                after, name, sum(entry["seconds"] for entry in steps),

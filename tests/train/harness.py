@@ -227,7 +227,7 @@ def start_ranks(job, world_size=1, program=(BIN / "xffl-train", "--device", DEVI
     port = free_port()
     ranks = []
     for rank in range(world_size):
-        env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", **environment}
         if world_size > 1:
             env |= dict(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
                         MASTER_PORT=str(port))
@@ -236,9 +236,18 @@ def start_ranks(job, world_size=1, program=(BIN / "xffl-train", "--device", DEVI
     return ranks
 
 
+def last_output(rank):
+    """The output of an aborted rank; a stopped one is killed."""
+    try:
+        return rank.communicate(timeout=20)[0]
+    except subprocess.TimeoutExpired:
+        rank.kill()
+        return rank.communicate()[0]
+
+
 def outputs(ranks, seconds):
-    """The outputs of ranks that end within so many seconds. Otherwise all ranks are killed, and the error shows each one's output:
-    the rank that waits is seldom the one that failed."""
+    """The outputs of ranks that end within so many seconds. Otherwise all ranks are aborted, and the error shows each one's output,
+    with the stack of a program in Python: the rank that waits is seldom the one that failed."""
     deadline, found = time.monotonic() + seconds, []
     try:
         for rank in ranks:
@@ -247,8 +256,8 @@ def outputs(ranks, seconds):
     except subprocess.TimeoutExpired:
         codes = [rank.poll() for rank in ranks]
         for rank in ranks:
-            rank.kill()
-        rest = [rank.communicate()[0] for rank in ranks[len(found):]]
+            rank.send_signal(signal.SIGABRT)
+        rest = [last_output(rank) for rank in ranks[len(found):]]
         shown = "\n".join(f"--- rank {i}, exit code {code}:\n{text}" for i, (code, text) in enumerate(zip(codes, [*found, *rest])))
         raise AssertionError(f"the ranks did not end within {seconds} s\n{shown}") from None
 

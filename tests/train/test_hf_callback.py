@@ -33,8 +33,8 @@ def setting(tmp_path):
     return job
 
 
-def run(job, world_size=1):
-    ranks = harness.start_ranks(job, world_size, program=PROGRAM)
+def run(job, world_size=1, program=PROGRAM):
+    ranks = harness.start_ranks(job, world_size, program=program)
     output = harness.outputs(ranks, 300)
     return harness.Outcome(job.parent, [rank.returncode for rank in ranks], output)
 
@@ -74,6 +74,35 @@ def test_a_job_gives_the_result_of_xffl_train(setting, world_size):
     assert found.report["world_size"] == world_size
     for name, value in update(ours.folder).items():
         assert torch.allclose(value, update(found.folder)[name], atol=1e-4), name
+
+
+# The ranks' program, which fails where threads of gloo still run when it writes its report.
+WITHOUT_THREADS = f"""
+import os, sys, time
+sys.path.insert(0, {str(TRAINERS)!r})
+import hf_callback, xffl_job
+finish = xffl_job.Job.finish
+
+def threads():
+    return [open(f"/proc/self/task/{{task}}/comm").read() for task in os.listdir("/proc/self/task")]
+
+def finish_without_threads(*arguments, **named):
+    deadline = time.monotonic() + 10
+    while any("gloo" in name for name in threads()):
+        if time.monotonic() > deadline:
+            sys.exit(f"these threads are left: {{threads()}}")
+        time.sleep(0.01)
+    finish(*arguments, **named)
+
+xffl_job.Job.finish = finish_without_threads
+xffl_job.main_of(hf_callback.train, honoured=["on_stop"])
+"""
+
+
+def test_no_thread_of_the_process_group_outlives_the_training(setting, tmp_path):
+    (tmp_path / "program.py").write_text(WITHOUT_THREADS)
+    found = run(setting("job", steps=1), 2, (sys.executable, tmp_path / "program.py"))
+    assert found.codes == [0, 0] and found.report["steps"] == 1, found.output
 
 
 def test_a_job_without_steps_measures(setting):
