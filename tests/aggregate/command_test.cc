@@ -116,6 +116,9 @@ TEST_F(Command, InspectsAModelAndChecksItsManifest) {
   EXPECT_EQ(damaged.exit_code, exit_code(ErrorKind::kRejected));
   EXPECT_THAT(damaged.out, HasSubstr("not verified"));
   EXPECT_THAT(damaged.err, HasSubstr("tokenizer.json"));
+  const ProcessResult json = xffl({"inspect", "--json", "a"});
+  EXPECT_EQ(json.exit_code, exit_code(ErrorKind::kRejected));
+  EXPECT_EQ(parse_json(json.out, "a")["manifest"], "not verified");
 }
 
 TEST_F(Command, InspectsAJournal) {

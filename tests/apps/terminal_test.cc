@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <pty.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "xffl/base/error.h"
@@ -29,6 +30,26 @@ TEST(AskOnTerminal, GivesUpAfterItsPatience) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status)) << "the question waits";
   EXPECT_EQ(WEXITSTATUS(status), exit_code(ErrorKind::kAuth));
+}
+
+TEST(AskOnTerminal, TheTerminalEchoesAgainAfterASecret) {
+  int terminal = -1;
+  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (child == 0) {
+    ::alarm(20);
+    termios after{};
+    const bool is_read =
+        ask_on_terminal("Password: ", false) == "secret" && ::tcgetattr(STDIN_FILENO, &after) == 0;
+    ::_exit(is_read && (after.c_lflag & ECHO) != 0 ? 7 : 8);
+  }
+  const UniqueFd held(terminal);
+  std::string shown;
+  for (char c = 0; !shown.ends_with("Password: ") && ::read(terminal, &c, 1) == 1;) shown += c;
+  EXPECT_EQ(::write(terminal, "secret\n", 7), 7) << shown;
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << "the question waits";
+  EXPECT_EQ(WEXITSTATUS(status), 7);
 }
 
 }  // namespace

@@ -4,10 +4,26 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <map>
 
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "xffl/base/error.h"
+
+namespace {
+
+thread_local std::map<ino_t, off_t> synced_sizes;  // of files, by inode
+
+}  // namespace
+
+extern "C" int fsync(int fd) {
+  struct stat info {};
+  if (::fstat(fd, &info) == 0) synced_sizes[info.st_ino] = info.st_size;
+  return static_cast<int>(::syscall(SYS_fsync, fd));
+}
 
 namespace xffl {
 namespace {
@@ -29,6 +45,17 @@ TEST(WriteFileAtomic, CreatesFilesWithMode0600ByDefault) {
   struct stat info {};
   ASSERT_EQ(::stat((dir.path() / "a").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777u, 0600u);
+}
+
+// A power loss could otherwise leave the final name without the content.
+TEST(WriteFileAtomic, SyncsTheContent) {
+  const test::TempDir dir;
+  synced_sizes.clear();
+  write_file_atomic(dir / "a", "content");
+  struct stat info {};
+  ASSERT_EQ(::stat((dir / "a").c_str(), &info), 0);
+  ASSERT_TRUE(synced_sizes.contains(info.st_ino));
+  EXPECT_EQ(synced_sizes[info.st_ino], info.st_size);
 }
 
 TEST(WriteFileAtomic, ErrorNamesThePathWhenTheFolderIsMissing) {

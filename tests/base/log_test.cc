@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <csignal>
 #include <limits>
@@ -78,6 +79,17 @@ TEST(LogFile, HoldsOneJsonObjectPerEventForAnyFieldText) {
   EXPECT_EQ(line["event"], "something happened");
   EXPECT_EQ(line["count"], 3);
   EXPECT_EQ(line["ok"], true);
+}
+
+TEST(LogFile, CreatesFilesWithMode0600) {
+  const test::TempDir dir;
+  const mode_t before = ::umask(0);
+  log::set_file(dir / "log");
+  ::umask(before);
+  log::set_file({});
+  struct stat info {};
+  ASSERT_EQ(::stat((dir / "log").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777u, 0600u);
 }
 
 TEST(LogFile, HoldsNoSecrets) {

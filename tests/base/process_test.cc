@@ -51,6 +51,16 @@ TEST(RunProcess, ReturnsTheExitCodeWhenSigchldWasIgnored) {
   EXPECT_EQ(result.exit_code, 3);
 }
 
+TEST(RunProcess, AChildDoesNotInheritBlockedSignals) {
+  sigset_t blocked, before;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGTERM);
+  ASSERT_EQ(::pthread_sigmask(SIG_BLOCK, &blocked, &before), 0);
+  const ProcessResult result = run_process({.argv = {"sh", "-c", "kill -TERM $$; exit 3"}});
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  EXPECT_EQ(result.exit_code, 128 + SIGTERM);
+}
+
 TEST(RunProcess, TimeoutEndsAChildThatClosedItsOutputs) {
   const ProcessResult result = run_process(
       {.argv = {"sh", "-c", "exec >&- 2>&-; sleep 60"}, .timeout = std::chrono::milliseconds(200)});

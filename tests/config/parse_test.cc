@@ -308,6 +308,10 @@ facilities:
   EXPECT_EQ(experiment.facilities[1].training.schedule.total_steps, 14);
 }
 
+TEST(ParseExperiment, AWarmupMayTakeSeveralRounds) {
+  EXPECT_EQ(problems(small_with("warmup_steps: 10", "warmup_steps: 120")), "") << "3 * 40 steps";
+}
+
 TEST(ParseExperiment, ARoundMayHaveEpochs) {
   const std::string text = R"(
 project: p
@@ -501,6 +505,17 @@ TEST(FindMissing, NamesATrainerWithoutTheExecutePermission) {
   EXPECT_THAT(find_missing(load_experiment(project.path())), named);
   write_file_atomic(project / "train", "", 0700);
   EXPECT_THAT(find_missing(load_experiment(project.path())), Not(named));
+}
+
+TEST(FindMissing, NamesTheMissingFileOfAnAdapter) {
+  const test::TempDir adapter;
+  write_file_atomic(adapter / "adapter_config.json", "{}");
+  Experiment experiment = parse(kSmall);
+  experiment.adapter = adapter.path();
+  const std::vector<std::string> missing = find_missing(experiment);
+  EXPECT_THAT(missing, testing::Contains("adapter: " + adapter.path().string() +
+                                         " holds no adapter_model.safetensors"));
+  EXPECT_THAT(missing, Not(testing::Contains(HasSubstr("adapter_config.json"))));
 }
 
 TEST(ParseExperiment, AdaptersAreTheSameAtAllFacilities) {

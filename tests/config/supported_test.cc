@@ -42,6 +42,8 @@ TEST(Supported, AcceptsSupportedTrainings) {
   EXPECT_EQ(problems_of("pipeline: {stages: 2}\n  lora: {rank: 4}"), "");
   EXPECT_EQ(problems_of("lora: {rank: 4}\n  freeze: ['*.lora_A.weight']"), "");
   EXPECT_EQ(problems_of("groups: {count: 2, exchange: weights, interval: 2}"), "");
+  EXPECT_EQ(problems_of("seed: 1", "training: {batch_size: 3, pipeline: {stages: 2}}"), "")
+      << "both ranks of a pipeline compute the same sequences";
 }
 
 TEST(Supported, ProblemsAreReportedAtTheKey) {

@@ -203,6 +203,9 @@ TEST_P(SessionContract, ReadTextRejectsALargerFile) {
   put("file", "12345");
   EXPECT_EQ(read_text(session_, folder_ / "file", 5), "12345");
   EXPECT_EQ(kind_of([&] { read_text(session_, folder_ / "file", 4); }), ErrorKind::kCorrupt);
+  const std::string large = std::string(1 << 20, 'x') + "end";  // of more than one read
+  put("large", large);
+  EXPECT_TRUE(read_text(session_, folder_ / "large", 2 << 20) == large);
   session_.make_dirs(folder_ / "sub");
   EXPECT_EQ(kind_of([&] { read_text(session_, folder_ / "sub", 4); }), ErrorKind::kCorrupt);
 }

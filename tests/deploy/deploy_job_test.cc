@@ -37,11 +37,11 @@ using testing::Not;
 // The log-in node.
 class LoginNode final : public remote::Session {
  public:
-  LoginNode(fs::path bin, remote::Session& inner) : bin_(std::move(bin)), inner_(inner) {}
+  LoginNode(std::string path, remote::Session& inner) : path_(std::move(path)), inner_(inner) {}
 
   remote::CommandResult run(const std::vector<std::string>& argv, const std::string& stdin_text,
                             std::chrono::milliseconds timeout, std::stop_token stop) override {
-    std::vector<std::string> there{"env", "PATH=" + bin_.string() + ":" + std::getenv("PATH")};
+    std::vector<std::string> there{"env", "PATH=" + path_};
     there.insert(there.end(), argv.begin(), argv.end());
     return inner_.run(there, stdin_text, timeout, stop);
   }
@@ -71,7 +71,7 @@ class LoginNode final : public remote::Session {
   std::function<void(const RemotePath&)> after_stat;
 
  private:
-  const fs::path bin_;
+  const std::string path_;
   remote::Session& inner_;
 };
 
@@ -154,7 +154,8 @@ class DeployByJob : public testing::Test {
   SystemClock clock_;
   facility::Services services_ = facility::make_services(clock_, dir_.path());
   std::unique_ptr<remote::Session> local_ = remote::make_local_session();
-  std::shared_ptr<LoginNode> login_node_ = std::make_shared<LoginNode>(dir_ / "bin", *local_);
+  std::shared_ptr<LoginNode> login_node_ =
+      std::make_shared<LoginNode>((dir_ / "bin").string() + ":" + std::getenv("PATH"), *local_);
   std::shared_ptr<remote::Session> link_ = login_node_;
   std::vector<std::string> states_;
 };
@@ -282,6 +283,16 @@ TEST_F(DeployByJob, ANodeWithoutTarIsNamed) {
 TEST_F(DeployByJob, TheLogInNodeMayBeAnotherMachineWithAnOldGlibc) {
   put_program(dir_ / "bin/uname", "echo riscv64");
   put_program(dir_ / "bin/getconf", "echo glibc 2.17");
+  EXPECT_EQ(deploy_now().started, "xffl-train 0.1.0 (torch 2.11.0)");
+  EXPECT_EQ(current(), bundle_.name);
+}
+
+TEST_F(DeployByJob, TheLogInNodeMayLackTheProgramsThatUnpack) {
+  fs::create_directories(dir_ / "few");
+  for (const auto& program : fs::directory_iterator("/usr/bin"))
+    fs::create_symlink(program.path(), dir_ / "few" / program.path().filename());
+  for (const char* name : {"tar", "gzip", "sha256sum"}) fs::remove(dir_ / "few" / name);
+  link_ = std::make_shared<LoginNode>((dir_ / "few").string(), *local_);
   EXPECT_EQ(deploy_now().started, "xffl-train 0.1.0 (torch 2.11.0)");
   EXPECT_EQ(current(), bundle_.name);
 }

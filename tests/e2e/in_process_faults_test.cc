@@ -107,6 +107,24 @@ TEST_F(InProcessFederation, TheStepsOfACleanUpShareTheirLimitOf8Seconds) {
   project_.release("brno");
 }
 
+// The fetch gets 8 s after the deadline, more than other actions.
+TEST_F(InProcessFederation, AFetchAtTheDeadlineIsNotCutAtOnce) {
+  project_.set_policy(
+      "{on_missing: skip, quorum: 1, quorum_grace: 0s, deadline: 5s, poll_interval: 20ms}");
+  project_.set_rounds(1);
+  project_.write_config();
+  std::atomic<bool> slow = false;
+  watch("brno", [&](const std::string& operation, const RemotePath& path) {
+    if (operation == "read" && path.str().find("/out/update/") != std::string::npos &&
+        !slow.exchange(true))
+      std::this_thread::sleep_for(seconds(7));
+  });
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_TRUE(slow);
+  EXPECT_EQ(project_.count_events("update_accepted"), 2);
+  EXPECT_EQ(project_.count_events("attempt_failed"), 0);
+}
+
 // The space suffices for the pushed model, but not for the job's update.
 TEST_F(InProcessFederation, WarnsOfMissingSpaceBeforeAJob) {
   const std::filesystem::path file = project_.path() / "log";

@@ -1,6 +1,7 @@
 // Commands for operators: pause, resume, continue, detach, status, and the program's output.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <sstream>
 #include <thread>
@@ -151,6 +152,18 @@ TEST(Detach, ContinuesAndCanBeFollowed) {
       << followed.out;
 }
 
+TEST(Detach, RunsInAnotherWorkdir) {
+  Project project;
+  project.set_rounds(1);
+  project.write_config();
+  const std::string path = project.path().string(), other = (project.path() / "disk").string();
+  const ProcessResult detached = project.xffl({"run", "-p", path, "-w", other, "--detach"});
+  EXPECT_EQ(detached.exit_code, 0) << detached.err;
+  const ProcessResult followed = project.xffl({"attach", "-p", path, "-w", other});
+  EXPECT_EQ(followed.exit_code, 0) << followed.err;
+  EXPECT_FALSE(std::filesystem::exists(project.path() / "runs"));
+}
+
 TEST(Detach, ContinuesANamedOlderRun) {
   Project project;
   project.set_rounds(1);
@@ -291,7 +304,12 @@ TEST(Run, WritesNoCoreFile) {
   Project project;
   project.set_hold();
   project.write_config();
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_CORE, &before), 0);
+  const rlimit whole{.rlim_cur = before.rlim_max, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_CORE, &whole), 0);  // as in a shell after `ulimit -c unlimited`
   auto run = project.start_run();
+  ASSERT_EQ(::setrlimit(RLIMIT_CORE, &before), 0);
   ASSERT_TRUE(project.await_events("submitted", 1));
   const std::string limits = read_file("/proc/" + std::to_string(run.pid()) + "/limits", 1 << 16);
   const size_t line = limits.find("Max core file size");

@@ -262,6 +262,34 @@ TEST(Plan, AFacilitysBudgetIsSpentByItsOwnJobs) {
   EXPECT_EQ(budgets[1]["spent_node_hours"], 2);
 }
 
+TEST(Doctor, TellsWhatItsCheckJobMayCost) {
+  Project project;
+  set_budgets(project, 30);
+  const auto asked = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"doctor", "--job", "alba", "-p", project.path().string()};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProcessResult result = project.xffl(words);
+    EXPECT_EQ(result.exit_code, exit_code(ErrorKind::kUsage)) << result.out;
+    return result.err;
+  };
+  EXPECT_THAT(asked({}), HasSubstr("2 nodes for at most 15 minutes: 30 node-minutes"));
+  EXPECT_THAT(asked({"--nodes", "1", "--minutes", "40"}),
+              HasSubstr("1 nodes for at most 40 minutes: 40 node-minutes"));
+}
+
+// The script waits for a submission by hand: nothing is sent to Slurm.
+TEST(Render, StagesAJobOfANewRun) {
+  Project project;
+  set_budgets(project, 30);
+  for (const char* run : {"0001", "0002"}) {
+    const ProcessResult staged =
+        project.xffl({"render", "alba", "--stage", "--new", "-p", project.path().string()});
+    EXPECT_EQ(staged.exit_code, 0) << staged.err;
+    EXPECT_THAT(staged.out, HasSubstr("sbatch"));
+    EXPECT_TRUE(std::filesystem::exists(project.run_folder(run))) << run;
+  }
+}
+
 TEST(Simulate, RunsTheJobOfAClusterOnThisMachine) {
   Project project;
   const std::filesystem::path log = project.path() / "trainings.log";

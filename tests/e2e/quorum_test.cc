@@ -54,6 +54,21 @@ class Quorum : public InProcessFederation {
     coordinator.join();
     stop_ = std::stop_source();
   }
+  // Disconnects brno, and calls `then` when brno's next pause is 80 s at least.
+  void disconnect_brno(std::function<void()> then) {
+    project_.set_hold();
+    project_.write_config();
+    clock_.longest_sleep = milliseconds(10);
+    watch("brno", [this, then = std::move(then)](const std::string&, const RemotePath&) {
+      if (++failures_ == kFailures) {
+        clock_.longest_sleep = std::chrono::hours(1);
+        then();
+      }
+      throw Error(ErrorKind::kRemote, "no way to brno");
+    });
+  }
+  static constexpr int kFailures = 6;  // with pauses from 5 s on, each twice the last one
+  std::atomic<int> failures_{0};
   // To tell the facility, average and publish: the bound of docs/developer/faults.md for a
   // deadline.
   static constexpr double kClosing = 20;
@@ -85,20 +100,29 @@ INSTANTIATE_TEST_SUITE_P(All, QuorumWithout,
 // A facility's pause between two tries grows to 15 minutes.
 TEST_F(Quorum, AFacilityInALongPauseDelaysNoRound) {
   write("quorum: 1, quorum_grace: 1s, deadline: 1h", 1);
-  project_.set_hold();
-  project_.write_config();
-  clock_.longest_sleep = milliseconds(10);
-  std::atomic<int> failures{0};
-  watch("brno", [&](const std::string&, const RemotePath&) {
-    if (++failures == 5) {  // the next pause is 40 s at least
-      clock_.longest_sleep = std::chrono::hours(1);
+  disconnect_brno([&] { project_.release("alba"); });
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_GE(failures_, kFailures);
+  EXPECT_LE(delay(1), 1 + kClosing);
+}
+
+// Under on_missing: wait the round would wait for brno.
+TEST_F(Quorum, AFacilityThatLeavesInALongPauseDelaysNoRound) {
+  project_.set_policy("{on_missing: wait, poll_interval: 20ms}");
+  project_.set_rounds(1);
+  std::jthread user;
+  disconnect_brno([&] {
+    user = std::jthread([&] {
+      std::this_thread::sleep_for(milliseconds(300));  // the pause begins
+      history::leave_request(
+          {project_.path() / "runs", RunName("0001")},
+          {history::Request::Kind::kLeave, {FacilityName("brno")}, "gone", /*now=*/true});
       project_.release("alba");
-    }
-    throw Error(ErrorKind::kRemote, "no way to brno");
+    });
   });
   EXPECT_EQ(run().rounds_published, 1);
-  EXPECT_GE(failures, 5);
-  EXPECT_LE(delay(1), 1 + kClosing);
+  EXPECT_GE(failures_, kFailures);
+  EXPECT_LE(delay(1), kClosing);
 }
 
 TEST_F(Quorum, APausedFacilityCostsOneGraceTime) {

@@ -232,6 +232,23 @@ int count_until(const Project& project, const std::string& kind) {
   return count;
 }
 
+/// Kills the coordinator of a run of one round after its first event of `kind`. brno's update is
+/// then damaged here and at the facility.
+void lose_update_after(Project& project, const std::string& kind) {
+  project.set_rounds(1);
+  project.write_config();
+  const int last = count_until(project, kind);
+  project.forget_runs();
+  ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:" + std::to_string(last)}}).exit_code,
+            128 + SIGKILL);
+  ASSERT_EQ(project.history().rounds.at(1).participants.size(), 2u);
+  write_file_atomic(project.run_folder() / "r0001/brno/update/model.safetensors", "rotten");
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(project.path() / "work/test"))
+    if (entry.path().string().ends_with("brno/r0001/a1/out/update/model.safetensors"))
+      write_file_atomic(entry.path(), "rotten too");
+}
+
 // A stored update is damaged while no coordinator runs: it is fetched again, not averaged.
 TEST(StoredUpdate, IsVerifiedAfterARestart) {
   Project project;
@@ -310,19 +327,8 @@ TEST(StoredUpdate, IsFetchedAgainUnderALowerMaxChange) {
 // The stored update is damaged and the facility has removed its copy: the job trains again.
 TEST(StoredUpdate, LostHereAndAtTheFacilityIsTrainedAgain) {
   Project project;
-  project.set_rounds(1);
-  project.write_config();
   // All updates are accepted and the participants are fixed; the mean is not written yet.
-  const int last = count_until(project, "participants_frozen");
-  project.forget_runs();
-  ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:" + std::to_string(last)}}).exit_code,
-            128 + SIGKILL);
-  ASSERT_EQ(project.history().rounds.at(1).participants.size(), 2u);
-  write_file_atomic(project.run_folder() / "r0001/brno/update/model.safetensors", "rotten");
-  for (const auto& entry :
-       std::filesystem::recursive_directory_iterator(project.path() / "work/test"))
-    if (entry.path().string().ends_with("brno/r0001/a1/out/update/model.safetensors"))
-      write_file_atomic(entry.path(), "rotten too");
+  ASSERT_NO_FATAL_FAILURE(lose_update_after(project, "participants_frozen"));
   const ProcessResult resumed = project.run();
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   EXPECT_NE(resumed.err.find("an accepted update is lost"), std::string::npos) << resumed.err;
@@ -331,6 +337,16 @@ TEST(StoredUpdate, LostHereAndAtTheFacilityIsTrainedAgain) {
   EXPECT_TRUE(round.published);
   EXPECT_EQ(round.participants.size(), 2u);
   EXPECT_EQ(round.facilities.at(FacilityName("brno")).accepted->attempt, 2);
+}
+
+TEST(StoredUpdate, LostAfterTheMeanIsNotTrainedAgain) {
+  Project project;
+  ASSERT_NO_FATAL_FAILURE(lose_update_after(project, "aggregated"));
+  const ProcessResult resumed = project.run();
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_TRUE(project.history().rounds.at(1).published);
+  EXPECT_EQ(project.count_events("update_lost"), 0);
+  EXPECT_EQ(project.trainings(), (std::vector<std::string>{"alba 1 1", "brno 1 1"}));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "support/temp_dir.h"
+#include "xffl/base/error.h"
 
 namespace xffl::exports {
 namespace {
@@ -19,6 +20,14 @@ TEST(GrowingFile, WritesSeveralBlocksAndAppendsToThem) {
     EXPECT_EQ(file.size_bytes(), size);
     EXPECT_TRUE(read_file(folder / "file", 1 << 24) == content.substr(0, size)) << size;
   }
+}
+
+// Another user of a shared folder may have put the link there.
+TEST(GrowingFile, FollowsNoSymbolicLink) {
+  const test::TempDir folder;
+  std::filesystem::create_symlink(folder / "elsewhere", folder / "file");
+  EXPECT_THROW(GrowingFile(folder / "file"), Error);
+  EXPECT_FALSE(std::filesystem::exists(folder / "elsewhere"));
 }
 
 }  // namespace

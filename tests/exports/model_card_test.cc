@@ -9,7 +9,9 @@
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/base/process.h"
 #include "xffl/checkpoint/manifest.h"
+#include "xffl/exports/model_signature.h"
 
 namespace xffl::exports {
 namespace {
@@ -58,6 +60,19 @@ TEST(ModelCardText, KeepsTheMetadataWellFormed) {
   const std::string text = format_model_card(two_rounds(), {.license = "a: \"b\"\nevil: c"}, false);
   EXPECT_THAT(text, StartsWith("---\nlicense: \"a: \\\"b\\\""));
   EXPECT_THAT(text, Not(HasSubstr("\nevil")));
+}
+
+TEST(ModelCardText, CountsNoUpdateThatWasLost) {
+  SyntheticRun run(1);
+  run.plan(1, 1);
+  run.open(1, 0);
+  run.accept(1, 0);
+  run.add({1, SyntheticRun::name(0), 1}, history::UpdateLost{"both copies are damaged"});
+  run.open(1, 0, 2);
+  run.accept(1, 0, 2);
+  run.publish(1, {0});
+  EXPECT_THAT(format_model_card(run.story(), {.license = "mit"}, false),
+              HasSubstr("| facility 1 | 1 | 1000 |\n"));
 }
 
 TEST(ModelCardText, NeedsAPublishedRound) {
@@ -110,6 +125,18 @@ TEST_F(ExportedModel, IsTheModelOfTheJournal) {
   std::ofstream(run_.global(1) / "model.safetensors") << "weighty";  // damaged, of the same size
   EXPECT_THROW(export_to(folder_ / "out", sha256_), Error);
   EXPECT_FALSE(fs::exists(folder_ / "out"));
+}
+
+// The link's target may change without a change of the signed folder.
+TEST_F(ExportedModel, IsNotSignedWithASymbolicLink) {
+  const fs::path pem = folder_ / "ec.pem";
+  const ProcessResult made = run_process({.argv = {"openssl", "ecparam", "-name", "prime256v1",
+                                                   "-genkey", "-noout", "-out", pem.string()}});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const SigningKey key(pem);
+  EXPECT_NO_THROW(sign_model_folder(run_.global(1), "model", key));
+  fs::create_symlink(run_.global(1) / "config.json", run_.global(1) / "link.json");
+  EXPECT_THROW(sign_model_folder(run_.global(1), "model", key), Error);
 }
 
 }  // namespace

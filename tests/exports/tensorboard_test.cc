@@ -40,8 +40,8 @@ class Tensorboard : public testing::Test {
     run.round(1, 2);
     run.round(2, 2);
     run.plan(3, 2, /*evaluates=*/true);
-    for (int facility = 0; facility < 2; ++facility) {
-      run.open(3, facility);
+    for (int facility = 0; facility < 2; ++facility) run.open(3, facility);
+    for (const int facility : {1, 0}) {  // the first job ends last
       job::JobReport report = run.report(3, facility, 1);
       report.update_sha256 = "";
       report.steps = report.samples = report.tokens = 0;

@@ -24,6 +24,7 @@ struct End {
   // Expected:
   std::string reason;
   bool counts_as_attempt = true, fatal = false, pauses_facility = false, final_poll = true;
+  bool job_may_run = false;
 };
 
 void PrintTo(const End& end, std::ostream* out) { *out << end.name; }
@@ -62,6 +63,11 @@ TEST_P(JobFailure, IsClassified) {
   const history::Attempt& failed = known.attempts.front();
   EXPECT_THAT(failed.failure.value_or(""), HasSubstr(end.reason));
   EXPECT_EQ(failed.counts_as_attempt, end.counts_as_attempt);
+  bool job_may_run = !end.job_may_run;
+  for (const Record& record : fixture.last.records)
+    if (const auto* event = std::get_if<history::AttemptFailed>(&record.event))
+      job_may_run = event->job_may_run;
+  EXPECT_EQ(job_may_run, end.job_may_run) << "the budget counts the whole walltime of such a job";
   EXPECT_EQ(known.missing.has_value(), end.fatal);
   EXPECT_EQ(std::count(fixture.kinds.begin(), fixture.kinds.end(), "facility_paused"),
             end.pauses_facility ? 1 : 0);
@@ -104,7 +110,8 @@ INSTANTIATE_TEST_SUITE_P(
         End{.name = "Forgotten",
             .status = {.state = JobState::kUnknown},
             .reason = "the scheduler no longer knows job 7",
-            .counts_as_attempt = false},
+            .counts_as_attempt = false,
+            .job_may_run = true},
         End{.name = "DamagedModel",
             .status = {.state = JobState::kEnded, .native = "FAILED"},
             .model_error = "chunk 3 differs",

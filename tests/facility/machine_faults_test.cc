@@ -186,6 +186,20 @@ TEST(FacilityMachineFaults, TheFinalPollEndsWithTheDeadline) {
   EXPECT_THAT(fixture.last.machine.known.missing.value_or(""), HasSubstr("FAILED"));
 }
 
+// Its cancellation is on record, and would otherwise wait for the next round.
+TEST(FacilityMachineFaults, AJobAtItsFinalPollIsCancelledAtTheDeadline) {
+  Skipping fixture;
+  fixture.to_the_fence();
+  fixture.give(Completed{});
+  ASSERT_TRUE(fixture.action<Poll>());
+  fixture.give(Unreachable{"the link dropped"}, hours(25));
+  ASSERT_TRUE(fixture.action<FindJobs>());
+  fixture.give(Found{{JobId("7")}});
+  ASSERT_TRUE(fixture.action<CancelJob>());
+  fixture.give(Completed{});
+  EXPECT_TRUE(fixture.action<Finish>());
+}
+
 // --- A link that drops again and again ---
 
 TEST(FacilityMachineFaults, ATransferThatGainsBytesIsNoOutage) {

@@ -69,6 +69,12 @@ TEST_F(PackedGlobals, AreMadeOnce) {
   EXPECT_TRUE(packed_.of(folder_, 3, {}));
 }
 
+TEST_F(PackedGlobals, AreRemovedAfterTheirRound) {
+  ASSERT_TRUE(packed_.of(folder_, 3, {}));
+  packed_.drop(folder_, 3);
+  EXPECT_FALSE(leaves_something());
+}
+
 TEST_F(PackedGlobals, AreMadeFromACheckedReference) {
   int checks = 0;
   EXPECT_FALSE(packed_.of(folder_, 3, {}, [&] {

@@ -3,24 +3,53 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "fake_services.h"
 #include "xffl/plan/facility_layout.h"
 
 namespace xffl::facility {
 namespace {
 
+using std::chrono::minutes;
+using std::chrono::seconds;
+
+const SidePlace kPlace{
+    .parent = RemotePath("/w/prepare"), .name = "prepare", .report = "report.json"};
+
+config::Facility alba() {
+  config::Facility facility;
+  facility.name = FacilityName("alba");
+  facility.scheduler = submit::QueueSettings("slurm");
+  facility.poll_interval = seconds(1);
+  return facility;
+}
+
 // The answer of its submission was lost: its folder has no id, and the queue does not show it.
 TEST(SideJob, IsFencedWhenItCannotBeFound) {
   test::FakeServices fake;
   fake.session->make_dirs(RemotePath("/w/prepare/job1"));
-  config::Facility alba;
-  alba.name = FacilityName("alba");
-  SideJob job(alba, fake.services,
-              {.parent = RemotePath("/w/prepare"), .name = "prepare", .report = "report.json"}, {},
-              {});
+  const config::Facility facility = alba();
+  SideJob job(facility, fake.services, kPlace, {}, {});
   ASSERT_EQ(job.number(), 1);
   EXPECT_FALSE(job.is_under_way());
   EXPECT_TRUE(fake.session->stat(job.folder() / plan::kFence)) << "it may start late";
+}
+
+// A shared file system shows the report a moment after the job's end.
+TEST(SideJob, TheReportOfALongJobMayBeLate) {
+  test::FakeServices fake;
+  const JobId id = test::FakeScheduler(fake.cluster)
+                       .submit({.name = "prepare-1", .script = {}, .folder = {}}, {});
+  fake.cluster.set_state(id, submit::JobState::kRunning);
+  fake.session->put("/w/prepare/job1/job.id", id.str());
+  const config::Facility facility = alba();
+  SideJob job(facility, fake.services, kPlace, {}, {});
+  ASSERT_TRUE(job.is_under_way());
+  fake.clock.on_sleep = [&] {
+    if (fake.clock.elapsed() >= minutes(5)) fake.cluster.set_state(id, submit::JobState::kEnded);
+  };
+  EXPECT_TRUE(job.follow([&] { return fake.clock.elapsed() > minutes(5) + seconds(1); }));
 }
 
 }  // namespace

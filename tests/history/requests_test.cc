@@ -94,6 +94,20 @@ TEST_F(Requests, AnActivityMayBeAnyText) {
   EXPECT_TRUE(test::await([&] { return read_activities(folder_.live()).size() == 1; }));
 }
 
+TEST_F(Requests, ANewRoundsActivityHasNoTrainingYet) {
+  const FacilityName alba("alba");
+  make_dirs(folder_.path());
+  SystemClock clock;
+  StatusFile live(folder_.live(), clock);
+  const auto shown = [&] { return read_activities(folder_.live())[alba]; };
+  live.show(1, alba, "running");
+  live.show_training(1, alba, {1, 3, 4, 2.0, 1000});
+  ASSERT_TRUE(test::await([&] { return shown().training.has_value(); }));
+  live.show(2, alba, "pending");
+  ASSERT_TRUE(test::await([&] { return shown().round == 2; }));
+  EXPECT_FALSE(shown().training) << "that of the last round";
+}
+
 TEST_F(Requests, TheStatusFileIsTheCoordinatorsSignOfLife) {
   make_dirs(folder_.path());
   EXPECT_FALSE(last_sign_of_life(folder_.live()));

@@ -39,6 +39,8 @@ TEST_F(Venv, AcceptsItsFolderOrItsActivateScript) {
   EXPECT_FALSE(env.contains("PYTHONHOME"));
   EXPECT_EQ(venv_environment((folder_ / "bin/activate").string()), env);
   EXPECT_EQ(venv_environment(folder_.string() + "/"), env);
+  EXPECT_EQ(venv_environment(fs::relative(folder_).string()), env)
+      << "a rank may change its folder";
 }
 
 TEST_F(Venv, RejectsAFolderWithoutPython) {

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -127,6 +128,11 @@ TEST(RunRanks, ReturnsTheExitCodeOfTheFirstFailureAndEndsTheOthers) {
 
 TEST(RunRanks, ReportsASignal) { EXPECT_EQ(launch(2, "kill -KILL $$").exit_code, 128 + SIGKILL); }
 
+// The launcher itself ignores SIGPIPE.
+TEST(RunRanks, RanksDoNotInheritTheIgnoredSigpipe) {
+  EXPECT_EQ(launch(1, "kill -PIPE $$").exit_code, 128 + SIGPIPE);
+}
+
 // A debugger or a user may have stopped a rank: the rank still handles SIGTERM.
 TEST(RunRanks, EndsAStoppedRankWithSigterm) {
   test::TempDir dir;
@@ -221,6 +227,21 @@ TEST(RunRanks, ContinuesAfterItsReaderHasClosedTheOutput) {
                             "'" LAUNCH_HELPER "' 2 5000 1 sh -c 'yes | head -c 3000000; exit 6' | "
                             "head -c 10 >/dev/null; exit ${PIPESTATUS[0]}"}});
   EXPECT_EQ(result.exit_code, 6);
+}
+
+// Another process may fill a shared descriptor between poll() and write(). The launcher writes to
+// its guardian, too, so each of its first calls fails in turn.
+TEST(RunRanks, KeepsItsOutputWhileADescriptorIsFull) {
+  const test::TempDir dir;
+  const std::string faults = XFFL_BINARY_DIR "/bin/xffl-call-faults", calls = dir / "calls";
+  if (!std::filesystem::exists(faults) ||
+      run_process({.argv = {faults, calls, "write", "0", "kill", "true"}}).exit_code != 0)
+    GTEST_SKIP() << "this machine does not run xffl-call-faults";
+  for (const char* number : {"1", "2", "3"}) {
+    ProcessSpec spec = launcher(1, "echo whole");
+    spec.argv.insert(spec.argv.begin(), {faults, calls, "write", number, "EAGAIN"});
+    EXPECT_EQ(run_process(spec).out, "[0] whole\n") << number;
+  }
 }
 
 TEST(RunRanks, WithoutPrefixRanksInheritTheOutput) {

@@ -76,6 +76,14 @@ TEST(HeadLoss, Bf16StaysWithinItsRounding) {
   expect_equal(make_case(300, 200, true), at::kBFloat16, 2e-2);
 }
 
+TEST(HeadLoss, NllOfFp16HasTheLabelsOfItsBlocks) {
+  const Case c = make_case(20, 70'000, false);  // 3 rows a block
+  const at::Tensor expected_N = at::cross_entropy_loss(at::linear(c.x_ND, c.w_VD), c.labels_N, {},
+                                                       at::Reduction::None, kIgnoreLabel);
+  const at::Tensor nll_N = head_nll(c.x_ND.to(at::kHalf), c.w_VD.to(at::kHalf), c.labels_N);
+  EXPECT_LT(relative_error(nll_N, expected_N), 1e-2);
+}
+
 TEST(HeadLoss, RejectsLabelsBeyondTheVocabulary) {
   for (const int64_t label : {int64_t{11}, int64_t{-1}}) {
     Case c = make_case(5, 11, false);

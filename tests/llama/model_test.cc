@@ -129,6 +129,23 @@ TEST(Model, TiedEmbeddingsCollectBothGradients) {
   expect_model_equals_reference(config);
 }
 
+// The hooks free the embedding after each use, as with full sharding.
+TEST(Model, ValidationUsesATiedHeadBetweenItsHooks) {
+  checkpoint::LlamaConfig config = small_config();
+  config.tie_word_embeddings = true;
+  Model model(config, weights_of(random_values(parameter_specs(config)), at::kDouble));
+  const Data data = make_data(config.vocab_size);
+  const at::Tensor expected = nll(model, data.tokens_BT, data.labels_BT);
+  Weight& embedding = model.weights(0).front();
+  const at::Tensor value = embedding.value;
+  const auto set = [&](int unit, const at::Tensor& to) {
+    if (unit == 0) embedding.value = to;
+  };
+  model.set_hooks(
+      {[&](int unit, UnitUse) { set(unit, value); }, [&](int unit, UnitUse) { set(unit, {}); }});
+  EXPECT_TRUE(nll(model, data.tokens_BT, data.labels_BT).equal(expected));
+}
+
 TEST(Model, BiasesHaveGradients) {
   checkpoint::LlamaConfig config = small_config();
   config.attention_bias = true;
@@ -265,6 +282,10 @@ TEST(Rope, FrequenciesFollowTheirFormulas) {
   yarn.truncate = false;  // the ramp is 0 to 1.30903
   EXPECT_NEAR(rope_frequencies(yarn, 8)[1].item<double>(),
               0.1 * (1 - 1 / 1.30903) + 0.1 / 8 / 1.30903, 1e-6);
+  // 2.8 and 4.3 in 131,072 positions: the ramp is 2 to 5, beyond the last pair.
+  yarn.truncate = true;
+  yarn.original_max_position_embeddings = 131'072;
+  EXPECT_NEAR(rope_frequencies(yarn, 8)[3].item<double>(), 1e-3 * (2.0 / 3 + 1.0 / 3 / 8), 1e-8);
 }
 
 }  // namespace

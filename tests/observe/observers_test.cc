@@ -10,6 +10,7 @@
 #include "journal_follower.h"
 #include "support/await.h"
 #include "support/temp_dir.h"
+#include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/history/events.h"
@@ -98,6 +99,17 @@ TEST_F(ObserversTest, AnEventThatIsRecordedDuringAReadingFollowsWithTheNext) {
   EXPECT_EQ(seen, (std::vector<int64_t>{1}));
   look(false);
   EXPECT_EQ(seen, (std::vector<int64_t>{1, 2}));
+}
+
+TEST_F(ObserversTest, TheEventsOfAFailedReadingComeAgain) {
+  JournalFollower follower(run_.journal());
+  const auto fails = [](const history::StoredEvent&) {
+    throw Error(ErrorKind::kIo, "the disk is full");
+  };
+  EXPECT_THROW(follower.read(fails), Error);
+  std::vector<int64_t> seen;
+  follower.read([&](const history::StoredEvent& event) { seen.push_back(event.seq); });
+  EXPECT_EQ(seen, (std::vector<int64_t>{1}));
 }
 
 TEST_F(ObserversTest, WriteTheHeartbeatWithoutEvents) {

@@ -3,10 +3,26 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <map>
 
 #include "files.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
+
+namespace {
+
+thread_local std::map<ino_t, off_t> synced_sizes;  // of files, by inode
+
+}  // namespace
+
+extern "C" int fsync(int fd) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return -1;
+  synced_sizes[info.st_ino] = info.st_size;
+  return 0;
+}
 
 namespace xffl::pack {
 namespace {
@@ -64,6 +80,25 @@ TEST_F(PackedModels, AreUnpackedToTheSameModel) {
   checkpoint::verify_folder(dir_ / "made", manifest);
   EXPECT_FALSE(fs::exists(dir_ / "tmp"));
   EXPECT_EQ(read_bytes(dir_ / "made/manifest.json"), read_bytes(dir_ / "new/manifest.json"));
+}
+
+// After a power loss a file of the right size would count as complete.
+TEST_F(PackedModels, UnpackedFilesAreSynced) {
+  synced_sizes.clear();
+  unpack();
+  struct stat info {};
+  ASSERT_EQ(::stat((dir_ / "made/model-00001-of-00002.safetensors").c_str(), &info), 0);
+  ASSERT_TRUE(synced_sizes.contains(info.st_ino));
+  EXPECT_EQ(synced_sizes[info.st_ino], info.st_size);
+}
+
+TEST_F(PackedModels, AShardOfAnotherSizeIsUnpackedWithoutItsReference) {
+  write_bytes(dir_ / "old/model-00001-of-00002.safetensors", "shorter");
+  packed_.reference_sha256 = checkpoint::write_manifest(dir_ / "old").root_sha256();
+  const auto manifest = pack_model(dir_ / "new", dir_ / "old", dir_ / "packed", 1.0, 2);
+  packed_.sha256 = manifest.value().root_sha256();
+  unpack();
+  checkpoint::verify_folder(dir_ / "made", checkpoint::read_manifest(dir_ / "made"));
 }
 
 TEST_F(PackedModels, OmitFilesThatTheReferenceHolds) {

@@ -215,6 +215,14 @@ TEST(FacilityLayout, AModelFolderHas16HexDigits) {
   EXPECT_FALSE(is_model_folder_name(kModel));
 }
 
+// A facility's folder may hold any names.
+TEST(FacilityLayout, ARoundFolderHasTheNumberOfItsRound) {
+  EXPECT_EQ(parse_round_name(round_folder(RemotePath("/f"), 12).filename()), 12);
+  EXPECT_EQ(parse_round_name("r12345678"), 12345678);
+  for (const char* other : {"r123456789", "r99999999999999999999", "r001", "x0001", "r00a1", ""})
+    EXPECT_FALSE(parse_round_name(other)) << other;
+}
+
 TEST(JobName, DiffersBetweenTwoRunsOfTheSameNumber) {
   const job::JobKey key{"demo", "0007", 2, "alba", 3, std::string(32, '0')};
   EXPECT_EQ(job_name({RunName("0007"), "0123456789abcdef0123456789abcdef"}, key),

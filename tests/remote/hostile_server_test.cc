@@ -218,6 +218,14 @@ TEST_F(HostileServerTest, ASlowDownloadThatMovesCompletes) {
   }
 }
 
+TEST_F(HostileServerTest, ASlowAnswerThatMovesCompletes) {
+  all({.sends_per_second = 4e6});
+  const auto session = make_ssh_session(settings(/*shell=*/true, 1500ms));
+  const std::vector<FileQuery> query{{"file", kFileBytes}};
+  const auto views = session->look(RemotePath(file_.string()).parent(), query);
+  EXPECT_EQ(sha256_hex(views.at(0).bytes), hash_);
+}
+
 std::string name_answer(uint32_t id, int count) {
   std::string body = test::sftp_u32(static_cast<uint32_t>(count));
   for (int i = 0; i < count; ++i)
@@ -267,6 +275,19 @@ TEST_F(HostileServerTest, AFailedFsyncIsAnIoError) {
       "sftp");
   const auto session = make_ssh_session(settings(false));
   EXPECT_EQ(error_of([&] { session->sync(RemotePath(file_.string())); }).kind(), ErrorKind::kIo);
+}
+
+// Others report it when a file is closed.
+TEST_F(HostileServerTest, AFailedCloseIsAnIoError) {
+  all({.on_request = [](const SftpPacket& request) -> std::optional<std::string> {
+        if (request.type != test::kSftpClose) return std::nullopt;
+        return test::sftp_status(request.id, 4);
+      }},
+      "sftp");
+  const auto session = make_ssh_session(settings(false));
+  const std::vector<std::byte> bytes(4);
+  EXPECT_EQ(error_of([&] { session->write(RemotePath(copy_.string()), 0, bytes); }).kind(),
+            ErrorKind::kIo);
 }
 
 // The first SFTP server answers each request when the next one arrives.

@@ -1,5 +1,6 @@
 // One connection to a real sshd, with and without faults.
 #include <signal.h>
+#include <sys/socket.h>
 
 #include <cstdlib>
 #include <iostream>
@@ -112,6 +113,8 @@ TEST_F(SshLink, ReconnectsAfterAKilledServer) {
   test::Sshd sshd;
   const auto session = make_ssh_session(sshd.settings());
   expect_works(*session);
+  const RemotePath file(sshd.key().string());
+  EXPECT_TRUE(session->stat(file));  // the session keeps an SFTP client
   const auto begun = sshd.dir() / "begun";
   std::jthread killer([&] {
     EXPECT_TRUE(test::await([&] { return std::filesystem::exists(begun); }));
@@ -126,6 +129,20 @@ TEST_F(SshLink, ReconnectsAfterAKilledServer) {
   EXPECT_EQ(error_of(command).kind(), ErrorKind::kRemote);
   killer.join();
   expect_works(*session);
+  EXPECT_TRUE(session->stat(file)) << "through a client of the new link";
+}
+
+// Here the thread that makes a request may notice the lost link, before the connection's thread.
+TEST_F(SshLink, ATunnelOverALostLinkIsNotRefused) {
+  test::Sshd sshd;
+  for (int i = 0; i < 5; ++i) {
+    const auto connection = Connector(sshd.settings()).get();
+    connection->with([](ssh_session session) { ::shutdown(ssh_get_fd(session), SHUT_RDWR); });
+    const Error error = error_of([&] {
+      Channel::tunnel(connection, {"127.0.0.1", sshd.port()}, deadline_in(20s));
+    });
+    EXPECT_EQ(error.kind(), ErrorKind::kRemote) << error.what();
+  }
 }
 
 TEST_F(SshLink, TriesTheNextLogInNode) {
@@ -135,6 +152,22 @@ TEST_F(SshLink, TriesTheNextLogInNode) {
   std::ofstream(there.known_hosts(), std::ios::app) << read_file(gone.known_hosts(), 10'000);
   gone.stop();
   expect_works(*make_ssh_session(settings));
+}
+
+// Two threads may fail to write through one connection.
+TEST_F(SshLink, SeveralFailedWritesLeaveANodeOnce) {
+  test::Sshd bad, good;
+  auto settings = good.settings();
+  settings.hosts.insert(settings.hosts.begin(), bad.settings().hosts[0]);
+  settings.keys.push_back(bad.key());
+  std::ofstream(good.known_hosts(), std::ios::app) << read_file(bad.known_hosts(), 10'000);
+  Connector connector(settings);
+  const auto failed = connector.get();
+  EXPECT_TRUE(connector.leave(failed, "a full disk"));
+  const auto other = connector.get();
+  EXPECT_NE(other, failed);
+  EXPECT_TRUE(connector.leave(failed, "a full disk"));
+  EXPECT_EQ(connector.get(), other);
 }
 
 // Two login nodes with one file system, which the first of them cannot write.
@@ -367,6 +400,17 @@ TEST_F(SshLink, AStopRequestDoesNotWaitForTheRemoval) {
   EXPECT_LT(SteadyClock::now() - began, 30s) << "thirty runs of 4 s each";
 }
 
+TEST_F(SshLink, AHostWithoutSha256sumHasNoHashes) {
+  test::TempDir dir;
+  write_file_atomic(dir / "sha256sum", "#!/bin/sh\nexit 127\n", 0755);
+  write_file_atomic(dir / "file", "text");
+  test::Sshd sshd({.before_login = "PATH=" + dir.path().string() + ":$PATH; export PATH"});
+  const auto session = make_ssh_session(sshd.settings());
+  const RemotePath file((dir / "file").string());
+  EXPECT_FALSE(session->sha256(file, 0, 4));
+  EXPECT_FALSE(session->block_hashes(file, 0, 4, 2));
+}
+
 TEST_F(SshLink, WaitsForASlowLogInShell) {
   test::Sshd sshd({.before_login = "sleep 2; printf '\\033[2Jmotd\\r\\n'; echo more >&2"});
   const auto session = make_ssh_session(sshd.settings());
@@ -419,6 +463,18 @@ TEST_F(SshLink, CreatesPrivateFilesAndDoesNotFollowLinks) {
     EXPECT_GT(session->free_bytes(folder).value(), free / 2);
     EXPECT_LT(session->free_bytes(folder).value(), free * 2);
   }
+}
+
+// Many sites link a folder of the scratch file system into the home folder.
+TEST_F(SshLink, AWorkFolderMayBeALink) {
+  test::Sshd sshd;
+  std::filesystem::create_directory(sshd.dir() / "scratch");
+  std::filesystem::create_directory_symlink(sshd.dir() / "scratch", sshd.dir() / "work");
+  const auto session = make_ssh_session(sshd.settings());
+  const RemotePath work((sshd.dir() / "work").string());
+  session->make_dirs(work);
+  session->make_dirs(work / "r0001");
+  EXPECT_TRUE(std::filesystem::is_directory(sshd.dir() / "scratch/r0001"));
 }
 
 // sshd's log at this level has a line for each request of the client.

@@ -191,6 +191,18 @@ TEST_F(SshLogIn, UsesTheAgentsCertificateAndItsExpiry) {
   agent.add(sshd.key());
   expect_works(*session);
   EXPECT_GT(credential_expiry(settings).value() - SystemClock().utc(), 119min);
+  settings.agent = false;
+  expect_kind(error_of([&] { expect_works(*make_ssh_session(settings)); }), ErrorKind::kAuth);
+}
+
+// The host ends a log-in after two refused keys.
+TEST_F(SshLogIn, OffersTheNamedKeysBeforeTheAgents) {
+  test::Sshd sshd({.config = {"MaxAuthTries 2"}});
+  Agent agent(sshd.dir());
+  for (const char* name : {"one", "two", "three"}) agent.add(sshd.make_key(name));
+  auto settings = sshd.settings();
+  settings.agent = true;
+  expect_works(*make_ssh_session(settings));
 }
 
 TEST_F(SshLogIn, AnUnknownHostIsTrustedOnlyByCommand) {
@@ -430,6 +442,20 @@ TEST_F(SshLogIn, AHostThatBansTheAddressGetsSixConnectionsAMinuteAndSixtyAnHour)
   };
   EXPECT_LE(most_within(1min), 6u);
   EXPECT_LE(most_within(1h), 60u);
+}
+
+// A host that refuses connections at once: the time is that of the wait.
+TEST_F(SshLogIn, WaitsForTheLimitBeforeItConnects) {
+  test::Sshd sshd;  // its host key is trusted
+  sshd.stop();
+  test::FakeClock clock;
+  const auto limits = std::make_shared<ConnectionLimits>(clock);
+  Connector connector(sshd.settings(), limits);
+  for (int i = 0; i < 6; ++i) limits->start(host_label(sshd.settings().hosts[0]), 0ns);
+  clock.advance(59'200ms);  // of the minute of the first attempt
+  const auto began = std::chrono::steady_clock::now();
+  expect_kind(error_of([&] { connector.get(); }), ErrorKind::kRemote);
+  EXPECT_GE(std::chrono::steady_clock::now() - began, 800ms);
 }
 
 // A silent connection: sshd counts it as unauthenticated (MaxStartups).

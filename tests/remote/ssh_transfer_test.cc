@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "connector.h"
 #include "ssh_test.h"
@@ -155,15 +156,16 @@ TEST_F(SshTransfer, ARefusedChannelWaitsForAFreeOne) {
   EXPECT_THAT(error.what(), HasSubstr("waiting for a free channel"));
 }
 
-// A frozen server: the kernel and libssh hold the sent bytes.
+// A frozen server: the kernel and libssh hold the sent bytes until it goes on.
 TEST_F(SshTransfer, AStopEndsAnUploadThatWaitsForRoom) {
   test::Sshd sshd;
   SshSettings settings = sshd.settings();
-  settings.timeouts.operation = 3s;
+  settings.timeouts.operation = 10s;
   Connector connector(settings);
   const auto connection = connector.get();
   Channel::exec(connection, "true", deadline_in(20s), {});  // the log-in's processes have ended
-  for (const pid_t pid : sshd.session_processes()) ::kill(pid, SIGSTOP);
+  const std::vector<pid_t> frozen = sshd.session_processes();
+  for (const pid_t pid : frozen) ::kill(pid, SIGSTOP);
   int queued = 0;
   connection->with([&](ssh_session session) {
     const int no_limit = 0;
@@ -177,6 +179,8 @@ TEST_F(SshTransfer, AStopEndsAnUploadThatWaitsForRoom) {
   std::stop_source stop;
   stop.request_stop();
   EXPECT_EQ(error_of([&] { flow.wait_for_room(stop.get_token()); }).kind(), ErrorKind::kCancelled);
+  for (const pid_t pid : frozen) ::kill(pid, SIGCONT);
+  flow.wait_for_room({});
 }
 
 TEST_F(SshTransfer, AShortCommandDoesNotWaitForATransfer) {
@@ -232,6 +236,25 @@ TEST_F(SshTransfer, AFullDiskIsAnIoError) {
   numbered_file(file, 30'000'000);
   EXPECT_EQ(error_of([&] { upload(*session, file, sshd.dir() / "copy"); }).kind(), ErrorKind::kIo);
   expect_works(*session);
+}
+
+// The first block fails; the other channel would send half of the file.
+TEST_F(SshTransfer, AFailedChannelEndsTheOthers) {
+  constexpr uint64_t kLength = 64u << 20;
+  test::Sshd sshd;
+  Connector connector(sshd.settings());
+  uint64_t asked = 0;
+  const Source source = [&](uint64_t, std::span<std::byte> out) {
+    if (std::exchange(asked, asked + out.size()) == 0)
+      throw Error(ErrorKind::kIo, "the disk here is broken");
+    std::this_thread::sleep_for(2ms);
+  };
+  const RemotePath copy((sshd.dir() / "copy").string());
+  const Error error = error_of([&] {
+    upload_ranges({connector.get()}, /*by_shell=*/true, copy, 0, kLength, source, 2, {});
+  });
+  EXPECT_EQ(error.kind(), ErrorKind::kIo) << error.what();
+  EXPECT_LT(asked, kLength / 2);
 }
 
 TEST_F(SshTransfer, ASinkThatThrowsEndsOnlyTheTransfer) {

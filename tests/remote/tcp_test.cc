@@ -10,8 +10,10 @@
 
 #include "host_socket.h"
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/remote/stop_scope.h"
 
 namespace xffl::remote {
 namespace {
@@ -89,6 +91,21 @@ TEST(ConnectTcp, ASilentAddressLeavesTimeForTheNext) {
   const std::string address = reached(port);
   if (address.empty()) GTEST_SKIP() << "no mount namespaces";
   EXPECT_EQ(address, "127.0.0.3");
+}
+
+TEST(ConnectTcp, AStopEndsTheAttempt) {
+  int port = 0;
+  const UniqueFd silent = listen_at("127.0.0.2", port, 0);
+  ASSERT_TRUE(silent);
+  std::vector<UniqueFd> clients;
+  if (!fill(clients, "127.0.0.2", port)) GTEST_SKIP() << "this kernel answers on a full queue";
+  std::stop_source stop;
+  stop.request_stop();
+  const StopScope scope(stop.get_token());
+  const auto connect = [&] {
+    connect_tcp({"127.0.0.2", port}, {.connect = std::chrono::seconds(1)});
+  };
+  EXPECT_EQ(test::kind_of(connect), ErrorKind::kCancelled);
 }
 
 // One of the two addresses refuses the connection, whichever is tried first.

@@ -32,11 +32,20 @@ class TrustCommand : public SshTest {
         << "    scheduler: slurm\n    slurm: {nodes: 1, time: 1h, warning: 5m}\n"
         << "    workdir: /tmp/w\n    data: {train: /tmp/t.tokens}\n";
   }
+  // Adds a line of xffl.yaml behind another one.
+  void add_line(const std::string& behind, const std::string& line) const {
+    std::string yaml = read_file(project_ / "xffl.yaml", 10'000);
+    yaml.insert(yaml.find(behind) + behind.size(), line);
+    write_file_atomic(project_ / "xffl.yaml", yaml);
+  }
   // In its own session, so that the tests' terminal is not used.
   ProcessResult xffl(std::vector<std::string> words) {
     words.insert(words.begin(), {"setsid", "-w", XFFL_BINARY_DIR "/bin/xffl"});
     words.insert(words.end(), {"-p", project_.path().string()});
     return run_process({.argv = std::move(words), .timeout = std::chrono::seconds(60)});
+  }
+  static std::string fingerprint_of(const test::Sshd& sshd) {
+    return trusted_keys(sshd.settings(), sshd.settings().hosts[0])[0].fingerprint;
   }
   bool pinned() const { return std::filesystem::exists(project_ / "known_hosts"); }
 };
@@ -44,8 +53,7 @@ class TrustCommand : public SshTest {
 TEST_F(TrustCommand, PinsOnlyTheNamedKey) {
   test::Sshd sshd;
   write_project(sshd);
-  const std::string fingerprint =
-      trusted_keys(sshd.settings(), sshd.settings().hosts[0])[0].fingerprint;
+  const std::string fingerprint = fingerprint_of(sshd);
 
   const auto shown = xffl({"trust", "alba"});
   EXPECT_NE(shown.exit_code, 0);
@@ -145,10 +153,8 @@ TEST_F(TrustCommand, DoctorPromptsOnItsTerminal) {
   keys.stop();
   const AskingHost jump(keys.dir() / "host_key", keys.port());
   write_project(behind);
+  add_line("    ssh:\n", "      jump: [\"127.0.0.1:" + std::to_string(keys.port()) + "\"]\n");
   std::string yaml = read_file(project_ / "xffl.yaml", 10'000);
-  const std::string agent = "      agent: false\n";
-  yaml.insert(yaml.find(agent),
-              "      jump: [\"127.0.0.1:" + std::to_string(keys.port()) + "\"]\n");
   yaml.replace(yaml.find("/tmp/w\n"), 6, (project_ / "w").string());
   write_file_atomic(project_ / "xffl.yaml", yaml);
   write_file_atomic(project_ / "known_hosts", read_file(keys.known_hosts(), 10'000) +
@@ -163,6 +169,35 @@ TEST_F(TrustCommand, DoctorPromptsOnItsTerminal) {
   EXPECT_THAT(xffl({"doctor", "alba"}).out, HasSubstr("run 'xffl login alba' on a terminal"));
   EXPECT_THAT(on_terminal(doctor, ": ", "\4"),  // the end of the input
               HasSubstr("the terminal was closed, or `xffl login` there"));
+}
+
+// The login node is reachable through both jump hosts only.
+TEST_F(TrustCommand, ReachesALoginNodeThroughTwoJumpHosts) {
+  test::Sshd outer, middle, inner;
+  std::vector<std::string> words = {"trust", "alba"};
+  for (const test::Sshd* host : {&outer, &middle, &inner}) {
+    words.insert(words.end(), {"--yes", fingerprint_of(*host)});
+    std::ofstream(host->dir() / "authorized_keys", std::ios::app)
+        << read_file(inner.dir() / "id.pub", 10'000);
+  }
+  write_project(inner);
+  add_line("    ssh:\n", "      jump: [\"127.0.0.1:" + std::to_string(outer.port()) +
+                             "\", \"127.0.0.1:" + std::to_string(middle.port()) + "\"]\n");
+  const ProcessResult trusted = xffl(words);
+  EXPECT_EQ(trusted.exit_code, 0) << trusted.err;
+  EXPECT_EQ(middle.connections(), 2) << "for its own key, and for that of the login node";
+  EXPECT_EQ(inner.connections(), 1);
+}
+
+TEST_F(TrustCommand, DoctorNamesATransferHostThatIsNotTrusted) {
+  test::Sshd login, transfer;
+  write_project(login);
+  add_line("  alba:\n",
+           "    transfer: {hosts: [\"127.0.0.1:" + std::to_string(transfer.port()) + "\"]}\n");
+  write_file_atomic(project_ / "known_hosts", read_file(login.known_hosts(), 10'000));
+  const std::string shown = xffl({"doctor", "alba"}).out;
+  EXPECT_THAT(shown, HasSubstr("ok      host key         127.0.0.1 is pinned"));
+  EXPECT_THAT(shown, HasSubstr("FAILED  host key         127.0.0.1 is not trusted yet"));
 }
 
 TEST_F(TrustCommand, TheWizardPinsAKeyOnlyAfterAYes) {

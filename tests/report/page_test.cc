@@ -184,6 +184,18 @@ TEST(Page, HasTheDirectionOfEachUpdate) {
               HasSubstr("The directions of the updates were not measured"));
 }
 
+TEST(Page, AColumnOfSeveralRoundsShowsTheOutlier) {
+  SyntheticRun run(60);
+  for (int round = 1; round <= 60; ++round) run.round(round, 20);
+  RunStory story = run.story();
+  AttemptStory& outlier = story.attempts.at(20);
+  ASSERT_EQ(outlier.round, 2);
+  outlier.change = 5;
+  EXPECT_THAT(figure_of(format_html(story), "Size of each update"),
+              HasSubstr("<title>round 2: 5.0e+00</title>"))
+      << "for rounds 1 and 2";
+}
+
 TEST(Page, HasAllRoundsByTimeOnceTheLastTenAreNotAll) {
   const std::string title = "All rounds by time";
   EXPECT_EQ(figure_of(format_html(long_story(10, 2)), title), "");
@@ -238,6 +250,12 @@ TEST(Page, MarksTheBeginOfEachCoordinator) {
   }
   EXPECT_EQ(marks(run), 0u);
   EXPECT_EQ(marks(resumed), 1u + 2u) << "in the rounds' figure, and in the row of each facility";
+}
+
+TEST(Page, ShowsTheShareOfEachParticipant) {
+  SyntheticRun run(1);
+  run.round(1, 2);  // with weights of 1000 and 2000
+  EXPECT_THAT(format_html(run.story()), HasSubstr("<td>site0 33.3 %, site1 66.7 %</td>"));
 }
 
 TEST(Page, ShowsThePresentActivities) {

@@ -61,6 +61,25 @@ TEST(RunStory, AReportEndsATrainingWithoutAMark) {
   EXPECT_EQ(times.at(Phase::kFetching), seconds(15 + 70 - 40));
 }
 
+TEST(RunStory, ARequeuedJobWaitsUntilItsLastStart) {
+  SyntheticRun run;
+  run.plan(1, 1);
+  run.open(1, 0);
+  job::JobUsage usage = run.usage();
+  job::JobStart last = usage.starts[0];
+  usage.starts[0].trained = usage.starts[0].end = std::nullopt;
+  last.restart = 1;
+  last.start += 30;
+  *last.train += 30;
+  usage.starts.push_back(last);
+  run.add({1, SyntheticRun::name(0), 1},
+          history::UpdateAccepted{SyntheticRun::hash('1'), run.report(1, 0, 1), 0, usage},
+          seconds(110));
+  const auto times = time_by_phase(run.story(), SyntheticRun::name(0));
+  EXPECT_EQ(times.at(Phase::kQueue), seconds(20 + 30));
+  EXPECT_EQ(times.at(Phase::kTraining), seconds(70 - 30));
+}
+
 TEST(RunStory, AJobWithoutTimesIsNotToldApart) {
   SyntheticRun run;
   run.plan(1, 1);
@@ -282,6 +301,10 @@ TEST(RunStory, AFacilityThatIsMissingInTheNewestRoundNeedsTheUser) {
   ASSERT_EQ(story.needs.size(), 1u);
   EXPECT_EQ(story.needs[0].text, "site1 is missing in round 2: no attempts are left");
   EXPECT_EQ(story.needs[0].command, "xffl resume site1");
+  run.add({0, SyntheticRun::name(1)}, history::FacilityResumed{});
+  run.open(2, 1, 2);
+  run.accept(2, 1, 2);
+  EXPECT_THAT(run.story("pid 7 on host").needs, IsEmpty()) << "its update is there";
 }
 
 TEST(RunStory, AStopAsksForItsContinuation) {
@@ -332,6 +355,8 @@ TEST(RunStory, AMeanLossNeedsAllSets) {
   ASSERT_EQ(means.size(), 2u);
   EXPECT_EQ(means[1].round, 1);
   EXPECT_NEAR(means[1].nll, 3.05, 1e-9);
+  EXPECT_THAT(format_text(run.story()),
+              HasSubstr("mean loss: 4.0500 (model 0) -> 3.0500 (model 1)\n"));
 }
 
 TEST(RunStory, AMeanLossWeighsEachSetByItsTokens) {

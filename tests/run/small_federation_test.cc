@@ -6,7 +6,10 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <mutex>
@@ -57,9 +60,9 @@ class Federation : public test::SmallFederation {
   // Runs until alba's update is here; brno's job runs on.
   void stop_with_the_update_of_alba(const std::string& policy);
   // `xffl cancel` without a coordinator.
-  void cancel(const std::string& sections) {
+  void cancel(const std::string& sections, int rounds = 1) {
     facility::Services made = services();
-    operate(experiment(sections), run_folder(), made,
+    operate(experiment(sections, rounds), run_folder(), made,
             {history::Request::Kind::kCancel, {}, "enough"}, std::chrono::seconds(1));
   }
 };
@@ -129,6 +132,13 @@ TEST_F(Federation, RefusedThreadsCostAFacilityItsRoundOnly) {
     if (code == kSkipped) GTEST_SKIP() << "no system call filters here";
     EXPECT_EQ(code, 0) << from_the_beginning;
   }
+}
+
+TEST_F(Federation, TheFileOfAJobHasThePathsOfComputeNodes) {
+  facility_keys_ = "scheduler: slurm, slurm: {time: 1h}, compute_mounts: ['/data:/nodes', '" +
+                   folder_.path().string() + "'], ";
+  EXPECT_EQ(run("policy: {evaluate_last: false}\n").rounds_published, 1);
+  EXPECT_THAT(jobs_of("alba").at(0).train_paths, ElementsAre("/nodes/x.tokens"));
 }
 
 TEST_F(Federation, AReportOfAnotherAttemptIsRejected) {
@@ -466,12 +476,42 @@ TEST_F(Federation, TheKeptAllocationOfAFacilityThatLeftIsReleased) {
   EXPECT_THAT(released, ElementsAre("brno"));
 }
 
+// Between two rounds, no job has taken the allocations yet.
+TEST_F(Federation, ACancellationReleasesTheAllocationsOfTheRoundBefore) {
+  facility_keys_ = "scheduler: slurm, slurm: {time: 3h, keep_allocation: 1h}, ";
+  std::atomic<int> released{0};
+  on_release_ = [&](const std::string&) { ++released; };
+  observer_.on_round = [&](int, const auto&, double) { stop_.request_stop(); };
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  EXPECT_EQ(test::kind_of([&] { run(policy, 2); }), ErrorKind::kCancelled);
+  EXPECT_EQ(released, 0);
+  cancel(policy, 2);
+  EXPECT_EQ(released, 2) << "alba's and brno's";
+}
+
 TEST_F(Federation, ARejectedRequestDoesNotBlockLaterOnes) {
   const FacilityName alba("alba"), brno("brno");
   using Kind = history::Request::Kind;
   history::leave_request(run_folder(), {Kind::kLeave, {alba, brno}, "no member would stay"});
   history::leave_request(run_folder(), {Kind::kLeave, {brno}, "spent"});
   EXPECT_EQ(run("policy: {evaluate_last: false}\n").rounds_published, 1);
+  EXPECT_THAT(jobs_of("brno"), testing::IsEmpty());
+  EXPECT_THAT(history::pending_requests(run_folder()), testing::IsEmpty());
+}
+
+// The coordinator dies before its third record, after the run's creation and its place.
+TEST_F(Federation, ARequestIsKeptUntilItIsRecorded) {
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  const int ending = test::in_child([&] {
+    history::leave_request(run_folder(),
+                           {history::Request::Kind::kLeave, {FacilityName("brno")}, "spent"});
+    ::setenv("XFFL_FAILPOINT", "journal:before:3", 1);
+    run(policy);
+    return 0;
+  });
+  ASSERT_EQ(ending, 128 + SIGKILL);
+  ASSERT_EQ(history::read_events(run_folder().journal()).back().kind, "run_placed");
+  EXPECT_EQ(run(policy).rounds_published, 1);
   EXPECT_THAT(jobs_of("brno"), testing::IsEmpty());
   EXPECT_THAT(history::pending_requests(run_folder()), testing::IsEmpty());
 }

@@ -194,6 +194,16 @@ TEST_F(Watch, ReturnsTheCoordinatorsExitCode) {
   EXPECT_EQ(run_process({.argv = argv}).exit_code, exit_code(ErrorKind::kCancelled));
 }
 
+TEST_F(Watch, EndsWithAnErrorForACancelledRun) {
+  history_->record({}, history::RunCancelled{});
+  end_coordinator();
+  std::vector<std::string> argv = status({});
+  argv.insert(argv.begin(), XFFL_BINARY_DIR "/bin/xffl");
+  const ProcessResult result = run_process({.argv = argv, .timeout = std::chrono::seconds(60)});
+  EXPECT_EQ(result.exit_code, exit_code(ErrorKind::kFailed)) << result.out;
+  EXPECT_THAT(result.err, HasSubstr("run 0001 was cancelled"));
+}
+
 // `xffl status --watch && next` does not start `next` in the middle of a run.
 TEST_F(Watch, EndsWithAnErrorOnCtrlC) {
   View view = on_terminal(24, 80);

@@ -42,6 +42,15 @@ TEST(OneTask, HasTheSlotsOfOneGridEngineNode) {
   EXPECT_EQ(engine.slots(), 3);
 }
 
+// The check of a facility compares them with the GPUs that it finds on a node.
+TEST(TrainingJob, HasTheGpusOfANode) {
+  QueueSettings slurm("slurm"), pbs("pbs");
+  slurm.as<SlurmSettings>().gpus_per_node = 4;
+  pbs.as<PbsSettings>().gpus_per_node = 4;
+  for (const QueueSettings* settings : {&slurm, &pbs})
+    EXPECT_EQ(settings->manager().shape(*settings, 1).gpus_per_node, 4) << settings->manager().name;
+}
+
 template <class Settings>
 class ShortJob : public testing::Test {};
 using Managers = testing::Types<SlurmSettings, GridEngineSettings, PbsSettings, FluxSettings>;

@@ -154,6 +154,16 @@ TEST_F(ProcessScheduler, CancelLetsAJobCleanUp) {
   EXPECT_TRUE(exists("cleaned"));
 }
 
+TEST_F(ProcessScheduler, CancelLetsAProcessThatOutlivesTheScriptCleanUp) {
+  const JobId id =
+      start("(trap 'touch cleaned; exit 0' TERM; touch ready; while :; do sleep 0.05; done) &");
+  await([&] { return exists("ready"); });
+  await([&] { return !process_start_ticks(std::stoi(id.str())); });
+  scheduler_->cancel({id, "job-a"}, {});
+  EXPECT_EQ(status(id).state, JobState::kEnded);
+  EXPECT_TRUE(exists("cleaned"));
+}
+
 TEST_F(ProcessScheduler, AProcessThatOutlivesTheScriptKeepsTheJobRunning) {
   const JobId id = start("sleep 60 & echo $! >child.part; mv child.part child");
   await([&] { return exists("child"); });

@@ -9,6 +9,7 @@
 #include "support/fake_clock.h"
 #include "support/fake_session.h"
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/submit/slurm.h"
@@ -204,6 +205,12 @@ TEST_F(KeptJob, AnIdThatIsNoSlurmIdIsIgnored) {
   EXPECT_EQ(scheduler().submit(odd, {}), JobId("9"));
   session_->put(kKept.folder.str() + "/stay.taken", "");
   EXPECT_TRUE(scheduler().find(odd, {}).empty());
+}
+
+TEST_F(KeptJob, AFailedReleaseIsAnError) {
+  answers_ = {{255, "", "the connection was closed\n"}, {0, "", ""}};
+  EXPECT_EQ(test::kind_of([&] { scheduler().release(kKept, {}); }), ErrorKind::kRemote);
+  EXPECT_NO_THROW(scheduler().release(kKept, {}));
 }
 
 TEST_F(KeptJob, IsQueriedAndCancelledByTheNameOfItsSubmission) {

@@ -307,6 +307,10 @@ TEST_F(Bpe, NamesUnsupportedSettings) {
   unsupported("behavior 'Removed'", "/pre_tokenizer/pretokenizers/0/behavior", "Removed");
   unsupported("add_prefix_space", "/pre_tokenizer/pretokenizers/1/add_prefix_space", true);
   unsupported("post_processor 'BertProcessing'", "/post_processor", {{"type", "BertProcessing"}});
+  Json two_bos = golden()["post_processor"]["processors"][1]["single"];
+  two_bos.insert(two_bos.begin(), Json(two_bos[0]));
+  unsupported("a template of several tokens in a row", "/post_processor/processors/1/single",
+              two_bos);
   unsupported("decoder 'Metaspace'", "/decoder", {{"type", "Metaspace"}});
   const std::string pattern = "/pre_tokenizer/pretokenizers/0/pattern/Regex";
   unsupported("the escape \\w", pattern, "\\w+");

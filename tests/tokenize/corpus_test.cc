@@ -286,8 +286,9 @@ TEST_F(Corpus, WritesNothingForAnImpossibleSplit) {
                [&] { encode({file}, with_split({.output = out, .fraction = 0.0})); });
   expect_error(ErrorKind::kRejected, "validation shard",
                [&] { encode({file}, with_split({.output = out, .fraction = 1e-9})); });
-  expect_error(ErrorKind::kUsage, "same file",
-               [&] { encode({file}, with_split({.output = dir_ / "out.tokens"})); });
+  for (const char* same : {"out.tokens", "./out.tokens"})
+    expect_error(ErrorKind::kUsage, "same file",
+                 [&] { encode({file}, with_split({.output = dir_ / same})); });
   expect_error(ErrorKind::kRejected, "less than one sequence",
                [&] { encode({file}, {.sequence_length = 100000}); });
   for (const std::string same : {"many.txt", "./many.txt"})

@@ -43,6 +43,23 @@ class Program : public testing::Test {
     return parse_json(must({"inspect", "--json", at(name)}).out, "inspect");
   }
 
+  void write_long_text() const {
+    std::ofstream text(at("long.txt"));
+    for (int i = 0; i < 30000; ++i) text << "La stazione " << i << " apre alle sei.\n\n";
+  }
+  // Writes a job of `xffl prepare` with the tokenizer bpe_ to the folder job1.
+  void write_prepare_job(const std::string& pattern) const {
+    fs::create_directories(at("job1/out"));
+    fs::copy(bpe_, at("job1/tokenizer"));
+    tokens::PrepareJob job;
+    job.tokenizer_sha256 = tokens::tokenizer_hash(bpe_);
+    job.files = {pattern};
+    job.text_field = "text";
+    job.document = "paragraph";
+    job.sequence_length = 64;
+    write_file_atomic(at("job1/job.json"), tokens::format_prepare_job(job));
+  }
+
   const std::string it_ = XFFL_SOURCE_DIR "/tests/tokenize/data/it.txt";
   const std::string cs_ = XFFL_SOURCE_DIR "/tests/tokenize/data/cs.txt";
   const std::string bpe_ = XFFL_SOURCE_DIR "/tests/tokenize/data/bpe";
@@ -119,6 +136,7 @@ TEST_F(Program, EncodesIdsWithoutATokenizer) {
   const Json shard = inspect("ids.tokens");
   EXPECT_EQ(shard["num_sequences"], 2);
   EXPECT_EQ(shard["num_tokens"], 4);
+  EXPECT_EQ(shard["num_targets"], 2);
   EXPECT_EQ(shard["packed"], false);
 }
 
@@ -150,9 +168,7 @@ TEST_F(Program, DocumentsRowsAndBosAreThoseOfTheFlags) {
 
 // The program checks for a signal about once a MiB.
 TEST_F(Program, ASignalEndsAnEncodingWithoutAnOutput) {
-  std::ofstream text(at("long.txt"));
-  for (int i = 0; i < 30000; ++i) text << "La stazione " << i << " apre alle sei.\n\n";
-  text.close();
+  write_long_text();
   fs::create_directory(at("out"));
   std::vector<std::string> command = {
       XFFL_TOKENIZE_PROGRAM, "encode", "--tokenizer", bpe_,
@@ -166,17 +182,34 @@ TEST_F(Program, ASignalEndsAnEncodingWithoutAnOutput) {
   EXPECT_TRUE(fs::is_empty(at("out")));
 }
 
+// Slurm sends SIGUSR1 before the walltime.
+TEST_F(Program, ASignalEndsAPreparationWithoutAShard) {
+  write_long_text();
+  fs::create_directory(at("texts"));
+  for (int i = 0; i < 150; ++i)
+    fs::create_symlink(at("long.txt"), at("texts/" + std::to_string(i) + ".txt"));
+  write_prepare_job(at("texts/*.txt"));
+  const pid_t prepare = start_detached(
+      {.argv = {XFFL_TOKENIZE_PROGRAM, "prepare", "--job", at("job1/job.json")}}, at("log"));
+  EXPECT_TRUE(test::await([&] { return !fs::is_empty(at("job1/out")); }));
+  ::kill(prepare, SIGUSR1);
+  EXPECT_EQ(wait_for_exit(prepare), exit_code(ErrorKind::kCancelled));
+  EXPECT_THAT(read_file(at("log"), 1 << 20), HasSubstr("no shard was written"));
+  EXPECT_FALSE(fs::exists(at("job1/out/train.tokens")));
+}
+
+TEST_F(Program, APreparationRefusesADamagedTokenizer) {
+  write_prepare_job(it_);
+  std::ofstream(at("job1/tokenizer/tokenizer_config.json"), std::ios::app) << "\n";
+  fails(ErrorKind::kCorrupt, "it is not the tokenizer that was sent",
+        {"prepare", "--job", at("job1/job.json")});
+  EXPECT_FALSE(fs::exists(at("train.tokens")));
+}
+
 // A folder is in the place of the file.
 TEST_F(Program, APreparationGoesOnWithoutItsProgressFile) {
-  fs::create_directories(at("job1/out/progress.json"));
-  fs::copy(bpe_, at("job1/tokenizer"));
-  tokens::PrepareJob job;
-  job.tokenizer_sha256 = tokens::tokenizer_hash(bpe_);
-  job.files = {it_};
-  job.text_field = "text";
-  job.document = "paragraph";
-  job.sequence_length = 64;
-  write_file_atomic(at("job1/job.json"), tokens::format_prepare_job(job));
+  write_prepare_job(it_);
+  fs::create_directory(at("job1/out/progress.json"));
   EXPECT_THAT(must({"prepare", "--job", at("job1/job.json")}).err, HasSubstr("progress.json"));
   EXPECT_TRUE(fs::exists(at("train.tokens")));
 }

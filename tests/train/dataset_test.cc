@@ -169,6 +169,16 @@ TEST_F(DatasetTest, RejectsSequencesLongerThanTheModel) {
   }
 }
 
+TEST_F(DatasetTest, MeasuresEachSequence) {
+  for (const size_t longest : {0u, 1u, 2u}) {
+    std::vector<std::vector<int32_t>> sequences(3, std::vector<int32_t>{1, 2});
+    sequences[longest] = {1, 2, 3, 4, 5};
+    const auto shard = write(std::to_string(longest) + ".tokens", sequences);
+    EXPECT_EQ(Dataset({shard}, limits(50), 0).longest(), 5) << longest;
+    EXPECT_THROW(Dataset({shard}, limits(50, 4), 0), Error) << longest;
+  }
+}
+
 // A shard is read in blocks of 1 MiB. The shards differ in their first block only.
 TEST_F(DatasetTest, TheHashOfTheDataIsOfAllBlocks) {
   job::JobSpec spec;
@@ -186,6 +196,12 @@ TEST_F(DatasetTest, TheHashOfTheDataIsOfAllBlocks) {
   EXPECT_EQ(found->files, 2);
   EXPECT_EQ(found->bytes, 2 * ((2 << 20) + 5));
   EXPECT_EQ(found->sha256, sha256_hex(sums));
+}
+
+TEST_F(DatasetTest, AnUnreadableShardLeavesTheDataUnidentified) {
+  job::JobSpec spec;
+  spec.train_paths = {write("a.tokens", {{1, 2}}).string(), (dir_ / "absent.tokens").string()};
+  EXPECT_FALSE(DataHash(spec).wait().has_value());
 }
 
 }  // namespace

@@ -1,12 +1,18 @@
 // Whole jobs with a tiny model, in this process: the counts of the report, early stopping,
 // checkpoints, and groups of ranks. Ranks are threads over Gloo.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <torch/types.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "support/ranks.h"
 #include "support/temp_dir.h"
@@ -211,6 +217,27 @@ TEST_F(WholeJob, AStopAfterACheckpointWritesNoOther) {
   EXPECT_EQ(num_saved, 1);
 }
 
+// A repeated validation would count as one without improvement.
+TEST_F(WholeJob, AResumedJobDoesNotRepeatAValidation) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  const auto spec_of = [&](int attempt) {
+    job::JobSpec spec = job("measured", {data}, attempt);
+    spec.validation = {{"it", data}};
+    spec.on_stop = job::OnStop::kCheckpoint;
+    spec.training.validation_interval = 2;
+    return spec;
+  };
+  const job::JobSpec first = spec_of(1);
+  const JobOutcome stopped = run(first, 1, [&] {
+    return num_lines(first.metrics_path) < 3 ? StopRequest::kNone : StopRequest::kFinish;
+  });
+  ASSERT_EQ(stopped.report.steps, 2);
+  ASSERT_EQ(stopped.validations.size(), 1u);
+  const JobOutcome resumed = run(spec_of(2));
+  EXPECT_EQ(resumed.losses.size(), 2u);
+  EXPECT_TRUE(resumed.validations.empty());
+}
+
 // A job may continue from the older checkpoint if the newer one is damaged.
 TEST_F(WholeJob, EachCheckpointKeepsItsBestSnapshot) {
   const std::string data = write_tokens("t.tokens", 4, 6, 12);
@@ -257,6 +284,40 @@ TEST_F(WholeJob, AnEarlyFinishKeepsTheOptimizerState) {
   EXPECT_TRUE(fs::exists(dir_ / "optimizer" / spec.key.optimizer_state_name() / "state.json"));
 }
 
+// The thread that hashes the data has opened a pipe, which stays empty until the report exists or 5
+// seconds have passed. The training opens the shard that replaces the pipe.
+TEST_F(WholeJob, AnEarlyFinishDoesNotWaitForTheHashOfTheData) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20), pipe = dir_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const job::JobSpec spec = job("hashed", {pipe});
+  std::atomic<int> writer{-1};
+  std::jthread closer([&] {
+    for (int i = 0; i < 500 && !fs::exists(spec.report_path); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ::close(writer);
+  });
+  const JobOutcome outcome = run(spec, 1, [&] {
+    if (writer < 0) {
+      writer = ::open(pipe.c_str(), O_WRONLY | O_CLOEXEC);  // waits for the reader
+      fs::rename(data, pipe);
+    }
+    return num_lines(spec.metrics_path) < 2 ? StopRequest::kNone : StopRequest::kFinish;
+  });
+  EXPECT_EQ(outcome.report.steps, 2);
+  EXPECT_EQ(outcome.report.data_sha256, "");
+}
+
+TEST_F(WholeJob, AStoppedEvaluationHasNoReport) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  job::JobSpec spec = job("evaluated", {data});
+  spec.validation = {{"it", data}};
+  spec.on_stop = job::OnStop::kCheckpoint;
+  spec.training.steps = 0;
+  EXPECT_EQ(test::kind_of([&] { run(spec, 1, [] { return StopRequest::kFinish; }); }),
+            ErrorKind::kCancelled);
+  EXPECT_FALSE(fs::exists(spec.report_path));
+}
+
 // The second rank withdraws its request, which ends its wait of 30 seconds for the signal.
 TEST_F(WholeJob, ACheckCountsTheRanksThatGotTheSignal) {
   if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
@@ -273,6 +334,28 @@ TEST_F(WholeJob, ACheckCountsTheRanksThatGotTheSignal) {
               [&](const job::CheckReport& report) { signalled = report.signalled_ranks; });
   });
   EXPECT_EQ(signalled, 1);
+}
+
+// The check times five sums in a row.
+TEST_F(WholeJob, ACheckReportsTheSecondsOfOneAllReduce) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  job::JobSpec spec = job("check", {write_tokens("t.tokens", 8, 2, 20)});
+  spec.base_model_path = dir_ / "random";
+  double of_one = 0, of_all = 0;  // seconds on rank 0
+  test::run_ranks(2, [&](comm::Group& world) {
+    using Clock = std::chrono::steady_clock;
+    const JobContext context{world, at::kCPU, 2, "test", [] { return StopRequest::kFinish; }};
+    Clock::time_point start;
+    check_job(spec, context, dir_ / "base", dir_ / "send-the-signal",
+              [&](const job::CheckReport& report) {
+                if (report.part == "all-reduce") start = Clock::now();
+                if (report.part != "signal") return;
+                of_one = report.all_reduce_seconds;
+                of_all = std::chrono::duration<double>(Clock::now() - start).count();
+              });
+  });
+  EXPECT_GT(of_one, 0);
+  EXPECT_LE(5 * of_one, of_all);
 }
 
 TEST_F(WholeJob, ACheckReadsTheShardsOfTrainingAndValidation) {
@@ -392,11 +475,13 @@ TEST_F(WholeJob, RejectsAnotherOrADamagedInputModel) {
   EXPECT_EQ(test::kind_of([&] { run(spec); }), ErrorKind::kRejected);
 }
 
-// A job that was killed between its update and its report, and then requeued.
+// A job that was killed while it wrote its update, and again between its update and its report.
 TEST_F(WholeJob, AnUpdateWithoutAReportIsReplaced) {
   const job::JobSpec spec = job("killed", {write_tokens("t.tokens", 8, 2, 20)});
-  fs::create_directories(spec.update_path);
-  std::ofstream(fs::path(spec.update_path) / "old") << "1";
+  for (const std::string& folder : {spec.update_path, spec.update_path + ".tmp"}) {
+    fs::create_directories(folder);
+    std::ofstream(fs::path(folder) / "old") << "1";
+  }
   EXPECT_EQ(run(spec).report.steps, 4);
   EXPECT_FALSE(fs::exists(fs::path(spec.update_path) / "old"));
   checkpoint::verify_folder(spec.update_path, checkpoint::read_manifest(spec.update_path));

@@ -203,6 +203,16 @@ TEST(MemoryPlan, WithAnAdapterTheModelHasValuesOnly) {
   EXPECT_LT(static_cast<double>(plan.masters + plan.moments + plan.gradients), 0.2e9);
 }
 
+TEST(MemoryPlan, RanksShardAFrozenModelToo) {
+  job::TrainingSpec training;
+  training.precision = job::FloatType::kBfloat16;
+  training.sharding = job::Sharding::kFull;
+  const shard::FlatLayout model(flat_parameters_of(llama::parameter_specs(llama_7b())), 8);
+  MemoryPlan plan;
+  add_frozen(plan, model, training);
+  EXPECT_NEAR(static_cast<double>(plan.parameters), 2 * kParameters / 8, 1e7);
+}
+
 TEST(MemoryPlan, AStageMayHaveNoTrainedParameters) {
   job::TrainingSpec training;
   training.precision = job::FloatType::kBfloat16;

@@ -155,6 +155,22 @@ TEST_F(FetchChunks, ReportsTheFolderThatLacksSpace) {
   EXPECT_THAT(error.what(), HasSubstr("are free; free at least"));
 }
 
+// A hole stands for the bytes on disk. The stop request comes after the query of the space.
+TEST_F(FetchChunks, AFetchThatContinuesNeedsSpaceForTheRestOnly) {
+  const uint64_t huge = 2 * fs::space(dir_.path()).available;
+  checkpoint::Manifest manifest{{{"x", huge, std::string(64, 'a')}}};
+  facility_.put("/out/manifest.json", checkpoint::format_manifest(manifest));
+  std::stop_source stop;
+  const auto fetch_huge = [&] {
+    fetch(facility_, from_, manifest.root_sha256(), huge, to_, stop.get_token());
+  };
+  EXPECT_EQ(error_of(fetch_huge).kind(), ErrorKind::kIo);
+  write_file_atomic(dir_ / "update.part/.x.part", "");
+  fs::resize_file(dir_ / "update.part/.x.part", huge - 1);
+  stop.request_stop();
+  EXPECT_EQ(error_of(fetch_huge).kind(), ErrorKind::kCancelled);
+}
+
 TEST_F(FetchChunks, ASmallModelNeedsTwoQueries) {
   files_ = {{"config.json", "{}\n"},
             {"model.safetensors", noise(1'000'000, 3)},

@@ -1,4 +1,5 @@
 // The check job's view of the facility, and its training; tests/e2e/ runs whole checks.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "support/fake_clock.h"
@@ -38,17 +39,22 @@ TEST(NodePaths, OfLibrariesAreNotTranslated) {
                                       "/opt/ofi/libnccl-net.so", "/opt/cuda/compat"}));
 }
 
-// A round has 48 sequences in a step on 4 nodes. The test stops the check after its submission.
-TEST(CheckSpec, ARankHasTheSequencesOfARound) {
-  const test::TempDir dir;
-  make_dirs(dir / "model");
-  write_file_atomic(dir / "model/config.json", "{}");
-  const config::Experiment experiment = config::parse_experiment(
+// A round has 4 steps of 48 sequences on 4 nodes.
+config::Experiment experiment_in(const std::filesystem::path& folder) {
+  make_dirs(folder / "model");
+  write_file_atomic(folder / "model/config.json", "{}");
+  return config::parse_experiment(
       "project: p\nmodel: model\nrounds: 3\ntraining: {steps_per_round: 4, batch_size: 48, "
       "micro_batch_size: 1}\nfacilities:\n  alba:\n    scheduler: slurm\n    slurm: {nodes: 4, "
       "tasks_per_node: 2}\n    workdir: /scratch\n    trainer: {command: [train]}\n"
       "    data: {train: [/data/x.tokens]}\n",
-      "xffl.yaml", dir.path());
+      "xffl.yaml", folder);
+}
+
+// The test stops the check after its submission.
+TEST(CheckSpec, ARankHasTheSequencesOfARound) {
+  const test::TempDir dir;
+  const config::Experiment experiment = experiment_in(dir.path());
   test::FakeClock clock;
   test::FakeCluster cluster;
   const auto session = std::make_shared<test::FakeSession>();
@@ -69,6 +75,26 @@ TEST(CheckSpec, ARankHasTheSequencesOfARound) {
   const RemotePath file = checks / session->list(checks).at(0) / "job1/job.json";
   const job::JobSpec spec = job::parse_job_spec(session->content(file.str()), "job.json");
   EXPECT_EQ(spec.training.batch_size, 12) << "6 on each of the node's 2 ranks";
+}
+
+// The check's job had one node.
+TEST(KeptCheck, TheForecastHasTheNodesOfARound) {
+  const test::TempDir dir;
+  const config::Experiment experiment = experiment_in(dir.path());
+  const config::Facility& facility = experiment.facilities.front();
+  const Kept kept{.utc = "2026-11-25T06:00:00Z",
+                  .settings_sha256 = "",
+                  .job = "7",
+                  .job_number = 1,
+                  .nodes = 1,
+                  .ranks = 2,
+                  .step_seconds = 900,
+                  .step_tokens = 1000,
+                  .results = {}};
+  make_dirs(kept_file(experiment, facility.name).parent_path());
+  write_file_atomic(kept_file(experiment, facility.name), format_kept(kept));
+  EXPECT_THAT(describe_kept(experiment, facility, {"/x/xffl", "/x/xffl-train"}),
+              testing::HasSubstr("a round of 4 steps takes 1 h, 4 node-hours"));
 }
 
 }  // namespace

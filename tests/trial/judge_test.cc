@@ -246,5 +246,12 @@ TEST(Judge, ARoundBeyondTheWalltimeAndATightMemory) {
   EXPECT_THAT(problems, HasSubstr("W memory: "));
 }
 
+TEST(Judge, TheSmallestGpuDecidesWhetherTheMemoryIsTight) {
+  Case mixed;  // a rank needs 40 GB
+  mixed.found.ranks[5].memory_bytes = 41'000'000'000;
+  EXPECT_THAT(mixed.problems(),
+              HasSubstr("W memory: a rank needs at most 40.0 GB of 41.0 GB GPU memory"));
+}
+
 }  // namespace
 }  // namespace xffl::trial

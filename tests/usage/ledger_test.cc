@@ -37,9 +37,10 @@ class TimedRun : public SyntheticRun {
  public:
   TimedRun() : SyntheticRun(3) {}
   void accept_with(int round, int attempt, const std::optional<job::JobUsage>& usage,
-                   double seconds = 80) {
+                   double seconds = 80, int64_t gpu_joules = 0) {
     job::JobReport report = this->report(round, 0, attempt);
     report.total_seconds = seconds;
+    report.gpu_energy_joules = gpu_joules;
     add({round, kSite, attempt}, history::UpdateAccepted{hash('3'), report, 0.01, usage});
   }
   void fail_with(int round, int attempt, const std::optional<job::JobUsage>& usage,
@@ -168,7 +169,7 @@ TEST(Ledger, HasTheIdleTimeOfAKeptAllocation) {
     start.handover = round - 1;
     if (round == 1) start.offered = kBegin + 1100;
     if (round == 2) start.end = kBegin + 2050;
-    run.accept_with(round, 1, usage_of({start}));
+    run.accept_with(round, 1, usage_of({start}), 80, 1000);
     run.publish(round, {0});
   }
   const Ledger ledger = run.ledger();
@@ -177,6 +178,7 @@ TEST(Ledger, HasTheIdleTimeOfAKeptAllocation) {
   EXPECT_EQ(ledger.total().node_seconds.seconds, 2 * 1050) << "the whole allocation";
   EXPECT_EQ(ledger.total().node_seconds_by_outcome.at(Outcome::kIdle).seconds, 1800);
   EXPECT_EQ(ledger.total().starts, 2) << "idle time is no start";
+  EXPECT_EQ(ledger.total().gpu_energy_joules, 2000) << "of the two trainings";
 }
 
 // Its script writes its first line before anything else.

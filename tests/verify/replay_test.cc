@@ -55,7 +55,8 @@ class ReplayOfBlocks : public testing::Test {
     project_.set_rounds(rounds);
     project_.set_model_rows(rows);
     project_.write_config();
-    ASSERT_EQ(project_.run().exit_code, 0);
+    const ProcessResult result = project_.run();
+    ASSERT_EQ(result.exit_code, 0) << result.err;
   }
   verify::Check blocks(int count, uint64_t seed) const {
     const verify::Verification result = verify::verify_run(
@@ -104,6 +105,15 @@ TEST_F(ReplayOfBlocks, ComputesTheBlocksOfAllBatches) {
   EXPECT_GT(all.passed, 64) << "the blocks of one batch";
   ASSERT_EQ(all.failures.size(), 1u) << "the last block";
   EXPECT_EQ(all.failures[0].subject, "r0001/global");
+}
+
+TEST_F(ReplayOfBlocks, ComputesTheMeanOfWholeModels) {
+  project_.set_aggregation("{update: weights}");
+  project_.set_policy("{poll_interval: 20ms, max_change: 0}");  // the update leaves little of it
+  run(1, 300);
+  const verify::Check all = blocks(1000, 1);
+  EXPECT_GT(all.passed, 0);
+  EXPECT_TRUE(all.failures.empty());
 }
 
 // One round of a model of 96 MiB: the replay hashes and reads 672 MiB in all. A mapped page counts

@@ -90,7 +90,7 @@ TEST_F(Verify, FilesThatThePolicyRemovesAreNoDamage) {
   test::Project project;
   project.set_rounds(4);
   project.set_policy(
-      "{on_missing: wait, poll_interval: 20ms, keep_rounds: 1, keep_updates: 2, keep_models: 2}");
+      "{on_missing: wait, poll_interval: 20ms, keep_rounds: 1, keep_updates: 2, keep_models: 1}");
   project.write_config();
   ASSERT_EQ(project.run().exit_code, 0);
   ASSERT_FALSE(fs::exists(project.run_folder() / "r0000/master"));
@@ -103,11 +103,12 @@ TEST_F(Verify, FilesThatThePolicyRemovesAreNoDamage) {
   EXPECT_EQ(find(result, "models").not_checked.at(0).reason, "removed by policy.keep_models");
   EXPECT_EQ(find(result, "masters").not_checked.at(0).reason, "removed by policy.keep_rounds");
   EXPECT_EQ(find(result, "replay").passed, 1) << "round 4, from the master of round 3";
-  // A file that the policy keeps is missing.
+  // Files that the policy keeps are missing; the last two models always stay.
   fs::remove_all(project.run_folder() / "r0003/alba/update");
+  fs::remove_all(project.run_folder() / "r0003/global");
   EXPECT_THAT(failures(verify::verify_run(
                   history::RunFolder(project.path() / "runs", RunName("0001")), project.path())),
-              testing::ElementsAre("updates: r0003/alba/update"));
+              testing::ElementsAre("updates: r0003/alba/update", "models: r0003/global"));
 }
 
 TEST_F(Verify, ReplayLeavesNothingInItsScratchFolderAndStopsOnRequest) {
@@ -145,6 +146,22 @@ TEST_F(Verify, ReplayRemovesTheMastersThatItNoLongerNeeds) {
   verify::verify_run(history::RunFolder(project.path() / "runs", RunName("0001")), project.path(),
                      options);
   EXPECT_THAT(masters, testing::ElementsAre(0, 1, 1));
+}
+
+// A coordinator that is killed before its submission writes the script of the next one again.
+TEST_F(Verify, AJobHasTheScriptOfAnyOfItsSubmissions) {
+  std::vector<history::StoredEvent> events = history::read_events(path() / "journal.db");
+  const auto intended = std::find_if(events.begin(), events.end(), [](const auto& event) {
+    return event.kind == "submit_intended" && event.round == 1 && event.facility == "alba";
+  });
+  ASSERT_NE(intended, events.end());
+  history::StoredEvent earlier = *intended;
+  Json payload = parse_json(earlier.payload, earlier.kind);
+  payload["script_sha256"] = std::string(64, 'a');
+  earlier.payload = payload.dump();
+  events.insert(intended, earlier);
+  replace_journal(events);
+  EXPECT_THAT(failures(check()), IsEmpty());
 }
 
 TEST_F(Verify, ARunningRunIsCheckedUpToItsLastEvent) {
