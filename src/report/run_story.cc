@@ -72,6 +72,9 @@ class Folding {
     for (Incident& incident : story_.incidents)
       if (incident.kind == "run stopped" && incident.followed.empty())
         incident.followed = "continued at " + format_utc(time_);
+    // A new coordinator tries the missing facilities again, unless the mean has been decided.
+    for (auto& [number, round] : story_.rounds)
+      if (!round.frozen) round.missing.clear();
     begin_coordinator();
   }
   void on(const history::RunStopped& event) {

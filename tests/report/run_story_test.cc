@@ -302,9 +302,28 @@ TEST(RunStory, AFacilityThatIsMissingInTheNewestRoundNeedsTheUser) {
   EXPECT_EQ(story.needs[0].text, "site1 is missing in round 2: no attempts are left");
   EXPECT_EQ(story.needs[0].command, "xffl resume site1");
   run.add({0, SyntheticRun::name(1)}, history::FacilityResumed{});
+  EXPECT_EQ(run.story("pid 7 on host").needs.size(), 1u) << "a new coordinator tries it again";
+  run.add({}, history::RunStopped{"failed", "1 of 2 updates"});
+  run.add({}, history::RunResumed{});
+  const RunStory resumed = run.story("pid 7 on host");
+  EXPECT_THAT(resumed.needs, IsEmpty());
+  EXPECT_THAT(resumed.rounds.at(2).missing, IsEmpty());
   run.open(2, 1, 2);
   run.accept(2, 1, 2);
   EXPECT_THAT(run.story("pid 7 on host").needs, IsEmpty()) << "its update is there";
+}
+
+TEST(RunStory, AFacilityWithoutWhichTheMeanWasMadeStaysMissing) {
+  SyntheticRun run;
+  run.plan(1, 2);
+  run.open(1, 0);
+  run.open(1, 1);
+  run.accept(1, 0);
+  run.fail(1, 1, 1, "NODE_FAIL");
+  run.add({1, SyntheticRun::name(1)}, history::FacilityMissing{"no attempts are left"});
+  run.publish(1, {0});
+  run.add({}, history::RunResumed{});
+  EXPECT_EQ(run.story().rounds.at(1).missing.size(), 1u);
 }
 
 TEST(RunStory, AStopAsksForItsContinuation) {
