@@ -1,5 +1,8 @@
 #include "xffl/pack/packed_model.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <string_view>
@@ -127,6 +130,8 @@ class Unpacker {
     if (problem) {
       fs::copy_file(from, to, problem);
       if (problem) throw system_error("copy " + from.string(), problem.value());
+      const UniqueFd copy = open_file(to, O_RDONLY);
+      if (::fsync(copy.get()) != 0) throw system_error("fsync " + to.string(), errno);
     }
     check_hash(to, file);
   }

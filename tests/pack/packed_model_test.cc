@@ -1,10 +1,13 @@
 #include "xffl/pack/packed_model.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <map>
 
 #include "files.h"
@@ -14,6 +17,7 @@
 namespace {
 
 thread_local std::map<ino_t, off_t> synced_sizes;  // of files, by inode
+thread_local bool has_hard_links = true;
 
 }  // namespace
 
@@ -22,6 +26,12 @@ extern "C" int fsync(int fd) {
   if (::fstat(fd, &info) != 0) return -1;
   synced_sizes[info.st_ino] = info.st_size;
   return 0;
+}
+
+extern "C" int link(const char* from, const char* to) {
+  if (has_hard_links) return ::linkat(AT_FDCWD, from, AT_FDCWD, to, 0);
+  errno = EXDEV;
+  return -1;
 }
 
 namespace xffl::pack {
@@ -90,6 +100,22 @@ TEST_F(PackedModels, UnpackedFilesAreSynced) {
   ASSERT_EQ(::stat((dir_ / "made/model-00001-of-00002.safetensors").c_str(), &info), 0);
   ASSERT_TRUE(synced_sizes.contains(info.st_ino));
   EXPECT_EQ(synced_sizes[info.st_ino], info.st_size);
+}
+
+TEST_F(PackedModels, AFileThatCannotBeLinkedIsCopiedAndSynced) {
+  has_hard_links = false;
+  synced_sizes.clear();
+  unpack();
+  has_hard_links = true;
+  // The first file comes from the packed folder, the others from the reference.
+  for (const char* name : {"tokenizer.json", "config.json", "model-00002-of-00002.safetensors"}) {
+    struct stat info {};
+    ASSERT_EQ(::stat((dir_ / "made" / name).c_str(), &info), 0);
+    EXPECT_EQ(info.st_nlink, 1u) << name;
+    ASSERT_TRUE(synced_sizes.contains(info.st_ino)) << name;
+    EXPECT_EQ(synced_sizes[info.st_ino], info.st_size) << name;
+  }
+  checkpoint::verify_folder(dir_ / "made", checkpoint::read_manifest(dir_ / "made"));
 }
 
 TEST_F(PackedModels, AShardOfAnotherSizeIsUnpackedWithoutItsReference) {
