@@ -169,7 +169,7 @@ class Judgement {
     if (lowest == 0 || major(node.driver) >= lowest) return;
     // With the forward-compatibility folder an older driver works, and a rank has its GPU.
     const bool works = std::any_of(found_.ranks.begin(), found_.ranks.end(), [&](const auto& rank) {
-      return !rank.gpu.empty() && rank.problem.empty();
+      return rank.host == node.host && !rank.gpu.empty() && rank.problem.empty();
     });
     add(works ? Severity::kOk : Severity::kError, "driver",
         node.host + " has the driver " + node.driver + "; CUDA " + toolkit() +

@@ -115,6 +115,10 @@ TEST(Judge, AnOldDriverNamesTheCompatibilityFolder) {
   Case bad;
   bad.found.nodes[0].driver = "535.274.02";
   EXPECT_EQ(bad.problems(), "");  // the GPUs work: a forward-compatibility library is there
+  for (job::RankCheck& rank : bad.found.ranks)
+    if (rank.host == "n0") rank.problem = "the driver is too old";
+  EXPECT_THAT(bad.problems(), HasSubstr("E driver: n0 has the driver 535.274.02; CUDA 13.0"))
+      << "n1 with its newer driver works";
   for (job::RankCheck& rank : bad.found.ranks) {
     rank.gpu.clear();
     rank.problem = "the driver is too old";
