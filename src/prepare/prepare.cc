@@ -73,11 +73,12 @@ class Preparation {
 
   Outcome run(bool again) {
     const PrepareJob options = prepare_job(experiment_, facility_);
+    const bool is_under_way = job_.is_under_way();  // first: a job may end between the two looks
     if (!again)
       if (const auto found = facility::find_prepared(job_.session(), facility_))
         if (found->tokenizer_sha256 == options.tokenizer_sha256 && are_there(*found))
           return {*found, true};
-    if (!job_.is_under_way()) submit(options);
+    if (!is_under_way) submit(options);
     std::optional<Prepared> prepared;
     if (!job_.follow([&] { return (prepared = look(options)).has_value(); })) fail();
     return {std::move(*prepared), false};

@@ -1,4 +1,6 @@
 // `xffl prepare` with jobs of this machine: the shards equal those of xffl-tokenize encode.
+#include "xffl/prepare/prepare.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -6,11 +8,13 @@
 #include <fstream>
 
 #include "support/await.h"
+#include "support/faulty_session.h"
 #include "support/temp_dir.h"
 #include "xffl/base/file.h"
 #include "xffl/base/process.h"
 #include "xffl/config/load.h"
 #include "xffl/facility/prepared_text.h"
+#include "xffl/facility/services.h"
 #include "xffl/remote/session.h"
 #include "xffl/tokens/prepared.h"
 
@@ -244,6 +248,27 @@ TEST_F(Prepare, AnInterruptedCommandFollowsItsJob) {
   EXPECT_EQ(second.exit_code, 0) << second.err;
   EXPECT_FALSE(fs::exists(folder / "job2"));
   EXPECT_EQ(prepared().files, 2u);
+}
+
+TEST_F(Prepare, AJobThatEndsBetweenTwoLooksIsFollowed) {
+  interrupt_with_held_job();
+  const config::Experiment experiment = config::load_experiment(dir_.path());
+  const fs::path made = fs::path(alba().prepared.str()) / "prepared.json";
+  SystemClock clock;
+  facility::Services services = facility::make_services(clock, dir_.path());
+  const auto local = remote::make_local_session();
+  const auto link = std::make_shared<test::FaultySession>(*local);
+  services.connect = [&](const config::Facility&) { return link; };
+  services.programs.xffl = kXffl;
+  bool has_ended = false;
+  link->after_stat = [&](const RemotePath& path) {
+    if (path.str() != made.string() || has_ended) return;
+    fs::remove(hold());
+    has_ended = test::await([&] { return fs::exists(made); });
+  };
+  prepare::prepare(experiment, alba(), services, false, {}, {});
+  EXPECT_TRUE(has_ended);
+  EXPECT_FALSE(fs::exists(made.parent_path() / "job2"));
 }
 
 TEST_F(Prepare, AJobWithAnEarlierTokenizerIsNotTaken) {

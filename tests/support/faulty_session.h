@@ -19,6 +19,8 @@ class FaultySession final : public remote::Session {
  public:
   explicit FaultySession(remote::Session& inner) : inner_(inner) {}
 
+  std::function<void(const RemotePath&)> after_stat;  // what happens between two calls
+
   void drop_after(uint64_t bytes) {
     const std::lock_guard lock(mutex_);
     bytes_left_ = bytes;
@@ -53,7 +55,9 @@ class FaultySession final : public remote::Session {
     return call("run", [&] { return inner_.run(argv, stdin_text, timeout, stop); });
   }
   std::optional<remote::FileInfo> stat(const RemotePath& path) override {
-    return call("stat", [&] { return inner_.stat(path); });
+    auto info = call("stat", [&] { return inner_.stat(path); });
+    if (after_stat) after_stat(path);
+    return info;
   }
   size_t read(const RemotePath& path, uint64_t offset, std::span<std::byte> out) override {
     return call("read", [&] {
