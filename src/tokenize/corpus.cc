@@ -174,7 +174,8 @@ uint64_t hash_of(uint64_t seed, const Document& document, const EncodedDocument&
 }
 
 uint64_t validation_bound(const std::vector<fs::path>& inputs, const EncodeOptions& options,
-                          const DocumentEncoder& encode) {
+                          const DocumentEncoder& encode,
+                          const std::function<void(uint64_t bytes_read)>& progress) {
   const ValidationSplit& split = *options.validation;
   if (!split.num_documents) {
     if (!(split.fraction > 0 && split.fraction < 1)) {
@@ -186,10 +187,14 @@ uint64_t validation_bound(const std::vector<fs::path>& inputs, const EncodeOptio
     throw Error(ErrorKind::kUsage, "the number of validation documents is 0, expected 1 or more");
   SmallestHashes smallest(*split.num_documents);
   DocumentReader documents(inputs, options.documents);
+  uint64_t reported = 0;
   for (Document document; documents.next(document);) {
     const EncodedDocument encoded =
         options.documents.holds_ids ? encode(document) : EncodedDocument{};
     smallest.add(hash_of(split.seed, document, encoded, options));
+    if (documents.bytes_read() - reported < kChunkBytesPerThread) continue;
+    reported = documents.bytes_read();
+    progress(reported);
   }
   if (!smallest.overflowed()) {
     throw Error(ErrorKind::kRejected, "the input has " + std::to_string(smallest.size()) +
@@ -285,7 +290,16 @@ EncodeResult run_pipeline(const std::vector<fs::path>& inputs, const fs::path& o
   check_truncation(options);
   DocumentReader documents(inputs, options.documents);
   check_outputs(data_files(inputs), output, options);
-  const uint64_t bound = options.validation ? validation_bound(inputs, options, encode) : 0;
+  // A number of validation documents costs a pass of its own over the inputs.
+  const uint64_t choice_bytes =
+      options.validation && options.validation->num_documents ? documents.total_bytes() : 0;
+  const uint64_t total_bytes = choice_bytes + documents.total_bytes();
+  const uint64_t bound = options.validation
+                             ? validation_bound(inputs, options, encode,
+                                                [&](uint64_t bytes_read) {
+                                                  progress({bytes_read, total_bytes, 0, 0});
+                                                })
+                             : 0;
   Output training(output, options);
   std::optional<Output> validation;
   if (options.validation) validation.emplace(options.validation->output, options);
@@ -306,7 +320,8 @@ EncodeResult run_pipeline(const std::vector<fs::path>& inputs, const fs::path& o
       if (each.document.ids.empty()) continue;
       (each.for_validation ? *validation : training).add(std::move(each.document), result);
     }
-    progress({chunk.bytes_read, documents.total_bytes(), result.num_documents, result.num_tokens});
+    progress(
+        {choice_bytes + chunk.bytes_read, total_bytes, result.num_documents, result.num_tokens});
   }
   training.check_not_empty("training");
   if (validation) validation->check_not_empty("validation");

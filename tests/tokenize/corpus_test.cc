@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -322,6 +323,28 @@ TEST_F(Corpus, ReportsProgressAndStopsOnRequest) {
     encode_corpus(*tokenizer_, {file}, dir_ / "out.tokens", {},
                   [](const Progress&) { throw Error(ErrorKind::kCancelled, "enough"); });
   });
+}
+
+TEST_F(Corpus, TheChoiceOfValidationDocumentsIsProgressAndStops) {
+  const fs::path file = many(60000);
+  const EncodeOptions options = with_split({.output = dir_ / "val.tokens", .num_documents = 5});
+  std::vector<Progress> seen;
+  encode_corpus(*tokenizer_, {file}, dir_ / "out.tokens", options,
+                [&](const Progress& p) { seen.push_back(p); });
+  EXPECT_EQ(seen.front().documents, 0u) << "no document is encoded yet";
+  EXPECT_GT(seen.front().bytes_done, 0u);
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end(), [](const Progress& a, const Progress& b) {
+    return a.bytes_done < b.bytes_done;
+  }));
+  for (const Progress& each : seen) EXPECT_EQ(each.bytes_total, 2 * fs::file_size(file));
+  EXPECT_EQ(seen.back().bytes_done, 2 * fs::file_size(file));
+  for (const char* name : {"out.tokens", "val.tokens"}) fs::remove(dir_ / name);
+  expect_error(ErrorKind::kCancelled, "enough", [&] {
+    encode_corpus(*tokenizer_, {file}, dir_ / "out.tokens", options, [](const Progress& p) {
+      if (p.documents == 0) throw Error(ErrorKind::kCancelled, "enough");
+    });
+  });
+  EXPECT_FALSE(fs::exists(dir_ / "out.tokens"));
 }
 
 TEST_F(Corpus, WritesIdsUnchanged) {

@@ -22,13 +22,14 @@ namespace xffl::tokenize {
 
 struct Progress {
   uint64_t bytes_done = 0;
-  uint64_t bytes_total = 0;
+  uint64_t bytes_total = 0;  // twice the inputs' where a number of validation documents is chosen
   uint64_t documents = 0;
   uint64_t tokens = 0;
 };
 
-/// The encoder calls this callback after every chunk, in the caller's thread. The callback may
-/// throw to stop the encoder, which then writes no output.
+/// The encoder calls this callback after every chunk, in the caller's thread, also during the
+/// choice of validation documents, when no document is encoded yet. The callback may throw to stop
+/// the encoder, which then writes no output.
 using ProgressCallback = std::function<void(const Progress&)>;
 
 struct ValidationSplit {
