@@ -5,6 +5,7 @@
 #include <charconv>
 #include <sstream>
 
+#include "site.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/base/sha256.h"
@@ -17,7 +18,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr uint64_t kMaxSideOutput = 256 << 10;
 constexpr size_t kShownSideOutput = 1500;
 constexpr std::string_view kSideJobId = "job.id";  // in a job's folder, after the submission
 // A job's last files may appear later than its end, on a shared file system.
@@ -181,12 +181,11 @@ bool SideJob::is_gone(const submit::JobStatus& status) {
 std::string SideJob::last_output() const {
   std::string output;
   try {
-    output = read_text(*session_, folder() / submit::kJobOutput, kMaxSideOutput);
+    output = scrubbed_tail(*session_, folder() / submit::kJobOutput, kShownSideOutput);
+    if (output.empty()) output = "(no output)";
   } catch (const Error& error) {
     output = error.what();
   }
-  if (output.size() > kShownSideOutput)
-    output = "..." + output.substr(output.size() - kShownSideOutput);
   std::istringstream lines(output);
   output.clear();
   for (std::string line; std::getline(lines, line);) output += "\n  " + log::printable(line, 400);

@@ -16,10 +16,13 @@ Tail last_bytes(remote::Session& session, const RemotePath& path, uint64_t count
   return {{reinterpret_cast<const char*>(tail.data()), tail.size()}, info->size_bytes <= count};
 }
 
+std::string scrubbed_tail(remote::Session& session, const RemotePath& path, size_t max_bytes) {
+  const Tail tail = last_bytes(session, path, max_bytes + kLongestSecret);
+  return scrubbed_end(tail.text, max_bytes, tail.is_whole);
+}
+
 std::string printable_tail(remote::Session& session, const RemotePath& path) {
-  constexpr size_t kShown = 600;
-  const Tail tail = last_bytes(session, path, kShown + kLongestSecret);
-  return log::printable(scrubbed_end(tail.text, kShown, tail.is_whole));
+  return log::printable(scrubbed_tail(session, path, 600));
 }
 
 Site::Site(Context& run, const plan::RoundPlan& round, const plan::FacilityPlan& where)

@@ -46,6 +46,8 @@ struct Tail {
 };
 /// The end of a file, at most `count` bytes; empty when there is no file.
 Tail last_bytes(remote::Session& session, const RemotePath& path, uint64_t count);
+/// The end of a text file, at most `max_bytes`, without secrets; empty when there is no file.
+std::string scrubbed_tail(remote::Session& session, const RemotePath& path, size_t max_bytes);
 /// The end of a file for users: printable, without secrets.
 std::string printable_tail(remote::Session& session, const RemotePath& path);
 

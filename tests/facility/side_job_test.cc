@@ -1,6 +1,7 @@
 // A job beside a run's jobs, whose command was stopped and is repeated.
 #include "xffl/facility/side_job.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -13,6 +14,8 @@ namespace {
 
 using std::chrono::minutes;
 using std::chrono::seconds;
+using testing::HasSubstr;
+using testing::Not;
 
 const SidePlace kPlace{
     .parent = RemotePath("/w/prepare"), .name = "prepare", .report = "report.json"};
@@ -50,6 +53,23 @@ TEST(SideJob, TheReportOfALongJobMayBeLate) {
     if (fake.clock.elapsed() >= minutes(5)) fake.cluster.set_state(id, submit::JobState::kEnded);
   };
   EXPECT_TRUE(job.follow([&] { return fake.clock.elapsed() > minutes(5) + seconds(1); }));
+}
+
+TEST(SideJob, TheEndOfALongOutputHidesASecretThatItCuts) {
+  test::FakeServices fake;
+  const config::Facility facility = alba();
+  fake.session->make_dirs(RemotePath("/w/prepare/job1"));
+  SideJob job(facility, fake.services, kPlace, {}, {});
+  EXPECT_EQ(job.last_output(), "\n  (no output)");
+  const std::string lines(1490, '.');  // 1500 bytes are shown
+  for (const std::string secret :
+       {"HF_TOKEN=hf_abcdefghijklmnopqrstuvwx",
+        "-----BEGIN PRIVATE KEY-----\nMIIabcdefghijklmnop\n-----END PRIVATE KEY-----"}) {
+    fake.session->put("/w/prepare/job1/job.out",
+                      std::string(300'000, 'x') + "\n" + secret + "\n" + lines);
+    EXPECT_THAT(job.last_output(), Not(HasSubstr(secret.substr(secret.size() - 6)))) << secret;
+    EXPECT_THAT(job.last_output(), HasSubstr("\n  ..."));
+  }
 }
 
 }  // namespace
