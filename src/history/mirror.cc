@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <fstream>
 #include <optional>
 #include <span>
@@ -24,6 +25,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxLineBytes = 32u << 20;  // a payload's 8 MiB, escaped
+// More than any file has: the next event writes the whole mirror.
+constexpr uint64_t kUnknownBytes = UINT64_MAX;
 
 fs::path mirror_path(const fs::path& journal) {
   return fs::path(journal).replace_extension(".jsonl");
@@ -210,15 +213,19 @@ void Mirror::add_missing(Database& database) {
 }
 
 void Mirror::rewrite(Database& database) {
-  bytes_ = 0;
+  bytes_ = kUnknownBytes;  // until the end: after a failure on the way the old file is still there
   events_ = 0;
+  uint64_t bytes = 0;
   TempFile file(path_);
   for_each(database, {}, [&](const StoredEvent& event, const std::string& chain) {
-    write(file.fd(), format_mirror_line(event, chain), file.path());
+    const std::string line = format_mirror_line(event, chain);
+    write_all(file.fd(), std::as_bytes(std::span(line)), file.path());
+    bytes += line.size();
     events_ = event.seq;
   });
   file.sync();
   file.publish();
+  bytes_ = bytes;
   fd_ = open_file(path_, O_WRONLY | O_APPEND | O_NOFOLLOW);
 }
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <csignal>
 #include <fstream>
+#include <functional>
+#include <memory>
 
 #include "support/temp_dir.h"
 #include "support/thrown.h"
@@ -36,6 +38,21 @@ class Repair : public testing::Test {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(at);
     file << bytes;
+  }
+  // The mirror escapes what is escaped already: it needs twice the space of the database.
+  static StoredEvent large_event() {
+    std::string quotes;
+    for (int i = 0; i < 200'000; ++i) quotes += "\\\"";
+    return {.kind = "tick", .payload = "{\"a\":\"" + quotes + "\"}"};
+  }
+  static void on_a_small_disk(const std::function<void()>& use) {
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit little{700'000, before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &little), 0);
+    use();
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   }
   ErrorKind opening() {
     try {
@@ -182,21 +199,29 @@ TEST_F(Repair, TheMirrorFollowsTheDatabase) {
 
 // A coordinator runs for weeks: a disk that was full for a moment does not end its mirror.
 TEST_F(Repair, TheMirrorIsCompletedWhenTheDiskHasSpaceAgain) {
-  const auto journal = Store::open(path_);
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  ::signal(SIGXFSZ, SIG_IGN);
-  const rlimit little{700'000, before.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &little), 0);
-  // The mirror escapes what is escaped already: it needs twice the space of the database.
-  std::string quotes;
-  for (int i = 0; i < 200'000; ++i) quotes += "\\\"";
-  journal->append({.kind = "tick"});  // the completion keeps the lines since the opening
-  journal->append({.kind = "tick", .payload = "{\"a\":\"" + quotes + "\"}"});
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  auto journal = Store::open(path_);
+  on_a_small_disk([&] {
+    journal->append({.kind = "tick"});  // the completion keeps the lines since the opening
+    journal->append(large_event());
+  });
   EXPECT_LT(std::ranges::count(read_file(mirror_, 1 << 22), '\n'), 7) << "the test tells nothing";
   journal->append({.kind = "tick"});
   EXPECT_EQ(std::ranges::count(read_file(mirror_, 1 << 22), '\n'), 8);
+  journal.reset();
+  fs::remove(path_);
+  EXPECT_EQ(repair(path_).events, 8) << "the rest of the torn line is gone";
+}
+
+TEST_F(Repair, AMirrorThatDiffersIsRewrittenWhenTheDiskHasSpaceAgain) {
+  Store::open(path_)->append(large_event());
+  overwrite(mirror_, 0, "x");
+  std::unique_ptr<Store> journal;
+  on_a_small_disk([&] { journal = Store::open(path_); });
+  journal->append({.kind = "tick"});
+  EXPECT_EQ(std::ranges::count(read_file(mirror_, 1 << 22), '\n'), 7);
+  journal.reset();
+  fs::remove(path_);
+  EXPECT_EQ(repair(path_).events, 7);
 }
 
 }  // namespace
