@@ -8,13 +8,18 @@
 #include <set>
 
 #include "support/await.h"
+#include "support/faulty_session.h"
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/process.h"
 #include "xffl/checkpoint/llama_config.h"
+#include "xffl/config/load.h"
+#include "xffl/facility/services.h"
+#include "xffl/job/check_report.h"
 #include "xffl/tokens/token_shard.h"
+#include "xffl/trial/trial.h"
 
 namespace xffl {
 namespace {
@@ -51,7 +56,8 @@ class CheckJob : public testing::Test {
     writer.add_document(ids);
     writer.finish();
   }
-  void write_config(const std::string& data, int steps = 40, int patience_s = 3) const {
+  void write_config(const std::string& data, int steps = 40, int patience_s = 3,
+                    const std::string& commands = "") const {
     write_file_atomic(dir_ / "xffl.yaml",
                       "project: p\nmodel: model\nrounds: 1\ntraining: {steps_per_round: " +
                           std::to_string(steps) +
@@ -59,7 +65,8 @@ class CheckJob : public testing::Test {
                           "facilities:\n  alba:\n    world_size: 2\n"
                           "    environment: [export OMP_NUM_THREADS=1, export "
                           "XFFL_CHECK_PATIENCE=" +
-                          std::to_string(patience_s) + "]\n    data: {train: [" + data + "]}\n");
+                          std::to_string(patience_s) + commands + "]\n    data: {train: [" + data +
+                          "]}\n");
   }
   ProcessResult xffl(std::vector<std::string> argv) const {
     argv.insert(argv.begin(), kCheckBin + std::string("/xffl"));
@@ -69,6 +76,13 @@ class CheckJob : public testing::Test {
   ProcessResult check() const { return xffl({"doctor", "--job", "alba", "--yes"}); }
 
   test::TempDir dir_;
+  const std::vector<std::string> command_{kCheckBin + std::string("/xffl"),
+                                          "doctor",
+                                          "--job",
+                                          "alba",
+                                          "--yes",
+                                          "-p",
+                                          dir_.path().string()};
 };
 
 TEST_F(CheckJob, MeasuresStepsAndPlanShowsThem) {
@@ -163,10 +177,7 @@ TEST_F(CheckJob, CtrlCCancelsTheJob) {
   fs::remove(dir_ / "data.tokens");
   ASSERT_EQ(::mkfifo((dir_ / "data.tokens").c_str(), 0600), 0);  // the job waits for it
   write_config("data.tokens", 40, 300);  // longer than this test waits for the job's end
-  const pid_t command =
-      start_detached({.argv = {kCheckBin + std::string("/xffl"), "doctor", "--job", "alba", "--yes",
-                               "-p", dir_.path().string()}},
-                     dir_ / "output");
+  const pid_t command = start_detached({.argv = command_}, dir_ / "output");
   const auto output = [&] { return read_file(dir_ / "output", 1 << 20); };
   const auto owner = [&]() -> std::string {
     for (const auto& entry : fs::recursive_directory_iterator(dir_ / "work"))
@@ -180,6 +191,39 @@ TEST_F(CheckJob, CtrlCCancelsTheJob) {
     return output().find("stopped; job " + job + " is cancelled") != std::string::npos;
   })) << output();
   EXPECT_TRUE(test::await([&] { return !process_start_ticks(std::stoi(job)); })) << job;
+}
+
+TEST_F(CheckJob, AJobThatEndsBetweenTwoLooksIsFollowed) {
+  const fs::path hold = dir_ / "hold";
+  write_file_atomic(hold, "");
+  write_config("data.tokens", 40, 3, ", 'while [ -e " + hold.string() + " ]; do sleep 0.1; done'");
+  const pid_t command = start_detached({.argv = command_}, dir_ / "output");
+  const auto file = [&](std::string_view name) -> fs::path {
+    for (const auto& entry : fs::recursive_directory_iterator(dir_ / "work"))
+      if (entry.path().filename() == name) return entry.path();
+    return {};
+  };
+  ASSERT_TRUE(test::await([&] { return fs::exists(dir_ / "work") && !file("job.id").empty(); }));
+  ::kill(command, SIGKILL);
+  wait_for_exit(command);
+
+  const config::Experiment experiment = config::load_experiment(dir_.path());
+  SystemClock clock;
+  facility::Services services = facility::make_services(clock, dir_.path());
+  const auto local = remote::make_local_session();
+  const auto link = std::make_shared<test::FaultySession>(*local);
+  services.connect = [&](const config::Facility&) { return link; };
+  services.programs = {kCheckBin + std::string("/xffl"), kCheckBin + std::string("/xffl-train")};
+  bool has_ended = false;
+  link->after_stat = [&](const RemotePath& path) {
+    if (!path.str().ends_with(job::kCheckReport) || has_ended) return;
+    fs::remove(hold);
+    has_ended = test::await([&] { return !file("check.json").empty(); });
+  };
+  const trial::Kept kept = trial::check_by_job(
+      experiment, experiment.facility(FacilityName("alba")), services, {}, {}, {});
+  EXPECT_TRUE(has_ended);
+  EXPECT_EQ(kept.job_number, 1) << "no second job is submitted";
 }
 
 TEST_F(CheckJob, DataOfAnotherVocabularyIsNamed) {
