@@ -39,6 +39,13 @@ TEST(WriteFileAtomic, ReplacesTheFileAndLeavesNoTempFile) {
   EXPECT_EQ(entries, 1);
 }
 
+TEST(WriteFileAtomic, ReplacesTheLongerRestOfAnInterruptedWrite) {
+  test::TempDir dir;
+  write_file_atomic(dir / "a.tmp", "a longer text");
+  write_file_atomic(dir / "a", "text");
+  EXPECT_EQ(read_file(dir / "a", 100), "text");
+}
+
 TEST(WriteFileAtomic, CreatesFilesWithMode0600ByDefault) {
   test::TempDir dir;
   write_file_atomic(dir.path() / "a", "secret");

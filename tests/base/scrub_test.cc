@@ -91,6 +91,7 @@ TEST(Scrub, IsAppliedByPrintable) {
   EXPECT_EQ(log::printable("x\nHF_TOKEN=hf_abcdefghijklmnopqrstuvwx"), "x\\x0AHF_TOKEN=[removed]");
   const std::string long_token = "token=" + std::string(3000, 'a');
   EXPECT_EQ(log::printable(long_token, 20), "token=[removed]");
+  EXPECT_EQ(log::printable("got hf_abcdefghijklmnopqrstuvwx", 14), "got [removed]");
 }
 
 }  // namespace

@@ -186,6 +186,14 @@ TEST_F(HashedFolder, AModelFolderVerifiesTheBytesThatAreRead) {
   EXPECT_THAT(thrown_by(read).message, HasSubstr("model.safetensors is damaged"));
 }
 
+// Opening verifies the first of the two blocks that hold tensor a, for the header's sake.
+TEST_F(HashedFolder, ATensorOfSeveralBlocksIsVerifiedToItsEnd) {
+  const Hashes hashes = load_hashes(folder_, root_, write_unchecked);
+  flip(folder_ / "model.safetensors", 300'000);
+  const ModelFolder model(folder_, hashes);
+  EXPECT_EQ(kind_of([&] { model.verify(model.data("a")); }), ErrorKind::kCorrupt);
+}
+
 TEST(HashedFile, VerifiesAHeaderOfSeveralBlocksAtItsOpening) {
   const test::TempDir dir;
   std::vector<TensorSpec> specs;

@@ -329,6 +329,21 @@ TEST(LlamaConfig, ReadsConfigJsonOfAFolder) {
   EXPECT_EQ(read_llama_config(dir.path()), llama32_1b());
 }
 
+TEST(LlamaConfig, TheEndOfTextIsThatOfGenerationConfigJson) {
+  test::TempDir dir;
+  const LlamaConfig config = llama32_1b();
+  const auto ids_with = [&](const char* generation_config) {
+    write_text(dir / "generation_config.json", generation_config);
+    return end_of_text_ids(dir.path(), config);
+  };
+  EXPECT_EQ(end_of_text_ids(dir.path(), config), config.eos_token_ids) << "without the file";
+  EXPECT_EQ(ids_with(R"({"temperature":0.6})"), config.eos_token_ids);
+  EXPECT_EQ(ids_with(R"({"eos_token_id":null})"), config.eos_token_ids);
+  EXPECT_EQ(ids_with(R"({"eos_token_id":7})"), std::vector<int64_t>{7});
+  EXPECT_EQ(ids_with(R"({"eos_token_id":[9,128256]})"), std::vector<int64_t>{9})
+      << "the vocabulary has ids below 128256";
+}
+
 TEST(LlamaConfig, CountsThePublishedNumberOfParameters) {
   EXPECT_EQ(llama32_1b().num_parameters(), 1'235'814'400);
   EXPECT_EQ(parse(R"({"model_type":"llama"})").num_parameters(), 6'738'415'616);

@@ -88,6 +88,10 @@ TEST(Rendezvous, UsesSlurmVariablesByDefault) {
   variables["SLURM_STEP_ID"] = "1";
   EXPECT_NE(read_rendezvous(environment_of(variables)).master_port, rank.master_port)
       << "steps of a job run at the same time";
+  variables.erase("SLURM_STEP_ID");
+  variables["SLURM_JOB_ID"] = "123457";
+  EXPECT_NE(read_rendezvous(environment_of(variables)).master_port, rank.master_port)
+      << "jobs share a node";
 }
 
 TEST(Rendezvous, NamesTheInvalidVariable) {

@@ -87,7 +87,7 @@ TEST(ParseExperiment, TextOfAFacilityNamesItsShards) {
         "prompt_field: p, mask_prompt: true", "pack: false", "sequence_length: 8",
         "validation_fraction: 0", "format: parquet", "format: ids", "format: bin",
         "format: bin, id_type: int32", "format: bin, end_id: 2",
-        "format: chat, chat_template: llama-3",
+        "format: chat, chat_template: llama-3", "format: chat, chat_template: chatml",
         "format: chat, chat_template: llama-3, messages_field: m"})
     EXPECT_TRUE(
         folders.insert(with_data(std::string("{text: cs/*.txt, ") + options + "}").prepared.str())

@@ -85,6 +85,18 @@ TEST_F(DeployImage, AnImageThatDoesNotStartIsNotPromoted) {
   EXPECT_EQ(linked(), good);
 }
 
+TEST_F(DeployImage, AnImageOfAnotherReleaseOrProgramIsNotPromoted) {
+  deploy(*session_);
+  const std::string good = linked();
+  for (const char* other : {"xffl-train 0.2.0", "xffl-train 0.1.01", "xffl-tokenize 0.1.0"}) {
+    make_image(std::string("echo ") + other);
+    const Error error = error_of([&] { deploy(*session_); });
+    EXPECT_EQ(error.kind(), ErrorKind::kFailed) << other;
+    EXPECT_THAT(error.what(), HasSubstr(other));
+    EXPECT_EQ(linked(), good) << other;
+  }
+}
+
 TEST_F(DeployImage, WithoutApptainerItIsNotStarted) {
   ImagePlace there = place();
   there.program = "apptainer-of-compute-nodes";

@@ -90,6 +90,7 @@ TEST_F(Membership, LeavingNowFailsNoRoundThatNeedsAll) {
   auto run = project_.start_held_run();
   ASSERT_EQ(command({"leave", "brno"}).exit_code, 0);
   ASSERT_EQ(command({"leave", "brno", "--now"}).exit_code, 0) << "also after `leave` alone";
+  ASSERT_TRUE(project_.await_events("facility_missing", 1));  // brno's, while alba's job trains
   project_.release("alba");
   EXPECT_EQ(run.finish(), 0) << read_file(project_.log(), 1 << 20);
   EXPECT_THAT(participants(1), ElementsAre("alba"));

@@ -92,11 +92,13 @@ TEST_F(MissingEvidence, AnAcceptedUpdateSurvivesAnUnreachableFacility) {
   fs::resize_file(update / "model.safetensors", fs::file_size(update / "model.safetensors") - 1);
   int stats = 0;
   watch("alba", [&](const std::string& operation, const RemotePath&) {
-    if (operation == "stat" && ++stats < 12) throw Error(ErrorKind::kNotFound, "no such file");
+    if (operation != "stat" || ++stats >= 20) return;
+    if (stats < 10) throw Error(ErrorKind::kRemote, "the link is down");
+    throw Error(ErrorKind::kNotFound, "no such file");
   });
   project_.release();
   EXPECT_EQ(run().rounds_published, 1);
-  EXPECT_GE(stats, 12);
+  EXPECT_GE(stats, 20);
   expect_trained_once();
   EXPECT_TRUE(names_in(update.parent_path(), "update.damaged").empty());
 }

@@ -83,12 +83,16 @@ TEST(Tables, QuoteTextAndDisarmFormulas) {
   run.plan(1, 1);
   run.open(1, 0);
   run.fail(1, 0, 1, "the job said \"no, never\",\nand ended");
-  run.open(1, 0, 2);
-  run.fail(1, 0, 2, "=HYPERLINK(\"http://evil\")");
+  const std::vector<std::string> formulas = {"=HYPERLINK(\"http://evil\")", "+1", "-1", "@SUM(1)"};
+  int attempt = 1;
+  for (const std::string& formula : formulas) {
+    run.open(1, 0, ++attempt);
+    run.fail(1, 0, attempt, formula);
+  }
   const auto attempts = parse(make_tables(run.story()).attempts);
-  ASSERT_EQ(attempts.size(), 3u);
+  ASSERT_EQ(attempts.size(), 6u);
   EXPECT_THAT(field(attempts, 1, "reason"), HasSubstr("the job said \"no, never\","));
-  EXPECT_THAT(field(attempts, 2, "reason"), StartsWith("'=HYPERLINK(\"http"));
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(field(attempts, i + 2, "reason"), "'" + formulas[i]);
 }
 
 TEST(Tables, AreWrittenWhole) {

@@ -115,6 +115,14 @@ TEST(JobScript, TheFolderOfTheNextAttemptHasThePathOfComputeNodes) {
   EXPECT_THAT(script, Not(HasSubstr("/scratch/me")));
 }
 
+TEST(JobScript, OnlyAJobWithANextAttemptKeepsItsAllocation) {
+  const config::Facility facility =
+      facility_of(with("time: 36h", "time: 36h\n      keep_allocation: 1h"));
+  EXPECT_THAT(script_of(facility, RemotePath("/scratch/me/xffl/next")),
+              HasSubstr("\nkeep_seconds=3600\n"));
+  EXPECT_THAT(script_of(facility), HasSubstr("\nkeep_seconds=0\n")) << "of the last round";
+}
+
 TEST(JobScript, ASpecHasThePathsOfComputeNodes) {
   job::JobSpec spec;
   spec.key = {"demo", "0001", 2, "alba", 1, std::string(32, 'a')};

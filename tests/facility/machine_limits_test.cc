@@ -96,6 +96,11 @@ TEST(MachineLimits, ARejectedUpdateIsNotTrainedAgain) {
   EXPECT_TRUE(fixture.action<Finish>());
   EXPECT_EQ(fixture.last.machine.known.attempts.size(), 1u);
   EXPECT_THAT(*fixture.last.machine.known.missing, HasSubstr("it has NaN"));
+  MachineFixture again;  // a damaged update of another facility starts the round's drivers again
+  again.last.machine.known = fixture.last.machine.known;
+  again.give(Resumed{});
+  EXPECT_TRUE(again.action<Finish>());
+  EXPECT_THAT(again.kinds, testing::IsEmpty()) << "no further attempt";
 }
 
 TEST(MachineLimits, ACheckpointedJobIsNoFailedAttempt) {

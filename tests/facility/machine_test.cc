@@ -44,6 +44,28 @@ TEST(FacilityMachine, AnUnknownSubmissionIsSearchedTwice) {
   EXPECT_TRUE(fixture.action<Submit>());
 }
 
+// The first submission's job may have begun.
+TEST(FacilityMachine, ARejectionAfterAnUnknownSubmissionCancelsItsJob) {
+  Fixture fixture;
+  fixture.give(Resumed{});
+  fixture.give(Pushed{});
+  fixture.give(SubmitUnknown{"timed out"});
+  for (int look = 0; look < 2; ++look) {
+    fixture.sleep_if_asked();
+    fixture.give(Found{});
+  }
+  ASSERT_TRUE(fixture.action<Submit>());
+  fixture.give(SubmitRejected{"Invalid account"});
+  ASSERT_TRUE(fixture.action<Fence>());
+  fixture.give(Completed{});
+  ASSERT_TRUE(fixture.action<FindJobs>());
+  fixture.give(Found{{JobId("7")}});
+  ASSERT_TRUE(fixture.action<CancelJob>());
+  EXPECT_EQ(fixture.action<CancelJob>()->job, JobId("7"));
+  fixture.give(Completed{});
+  EXPECT_TRUE(fixture.action<Finish>());
+}
+
 TEST(FacilityMachine, UnknownSubmissionsEndWithTheLongestOutage) {
   Fixture fixture;
   fixture.policy.max_outage = hours(24);

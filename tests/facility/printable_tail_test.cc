@@ -28,6 +28,7 @@ TEST(PrintableTail, HoldsNoSecret) {
 TEST(PrintableTail, HoldsNoPartOfASecretThatBeginsBeforeIt) {
   std::string key = "-----BEGIN RSA PRIVATE KEY-----\n";
   for (int line = 0; line < 30; ++line) key += std::string(64, 'Q') + "\n";
+  EXPECT_THAT(tail_of("begins\n" + key), Not(HasSubstr("QQQQ"))) << "the key has no last line";
   key += "-----END RSA PRIVATE KEY-----\n";
   const std::string tail = tail_of("begins\n" + key + "wrong key\n");
   EXPECT_THAT(tail, HasSubstr("wrong key"));

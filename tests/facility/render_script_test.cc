@@ -78,6 +78,17 @@ TEST(RenderScript, UsesTheJobNameOnRecord) {
             "xffl-demo-0007-01234567-r0001-alba-a1");
 }
 
+// The first attempt's job may still be known to the scheduler.
+TEST(RenderScript, ALaterAttemptHasAJobNameOfItsOwn) {
+  history::RunState open = run_state();
+  history::FacilityState& state = open.rounds[1].facilities[kAlba];
+  state.attempts.push_back(
+      {.number = 1, .submit_intended = true, .job_name = "xffl-demo-0007-01234567-r0001-alba-a1"});
+  state.attempts.back().failure = "node failed";
+  EXPECT_EQ(render_script(experiment(), open, kAlba, {}, kPrograms).job_name,
+            "xffl-demo-0007-01234567-r0001-alba-a2");
+}
+
 TEST(RenderScript, RejectsUnknownFacilitiesAndRounds) {
   EXPECT_THROW(render_script(experiment(), run_state(), kAlba, 4, kPrograms), Error);
   EXPECT_THROW(render_script(experiment(), run_state(), FacilityName("brno"), {}, kPrograms),

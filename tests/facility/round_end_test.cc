@@ -106,18 +106,24 @@ TEST(RoundEnd, APausedFacilityEndsAfterTheQuorumGrace) {
   EXPECT_EQ(fixture.kinds, std::vector<std::string>{"facility_missing"});
 }
 
-// The job that waits in the queue is fenced and cancelled, as at a deadline.
-TEST(RoundEnd, AQueuedJobIsClosedAfterTheQuorumGrace) {
-  MachineFixture fixture;
+// Job 7 is queued at the end of the quorum's grace time.
+void to_the_search_at_the_end(MachineFixture& fixture) {
   fixture.policy = quorum_policy();
   fixture.to_the_job();
   fixture.now.since_quorum = minutes(30);
   ASSERT_TRUE(fixture.action<Poll>());
   const submit::JobStatus pending{.state = submit::JobState::kPending, .native = "PENDING"};
   fixture.give(Polled{.reported = false, .status = pending});
-  EXPECT_TRUE(fixture.action<Fence>());
+  ASSERT_TRUE(fixture.action<Fence>());
   EXPECT_THAT(fixture.kinds, Contains("cancel_intended"));
   fixture.give(Completed{});
+  ASSERT_TRUE(fixture.action<FindJobs>());
+}
+
+// The job that waits in the queue is fenced and cancelled, as at a deadline.
+TEST(RoundEnd, AQueuedJobIsClosedAfterTheQuorumGrace) {
+  MachineFixture fixture;
+  ASSERT_NO_FATAL_FAILURE(to_the_search_at_the_end(fixture));
   fixture.give(Found{{JobId("7")}});
   ASSERT_TRUE(fixture.action<CancelJob>());
   fixture.give(Completed{});
@@ -125,6 +131,38 @@ TEST(RoundEnd, AQueuedJobIsClosedAfterTheQuorumGrace) {
   EXPECT_TRUE(fixture.action<Finish>());
   EXPECT_THAT(fixture.kinds, Contains("cancel_confirmed"));
   EXPECT_THAT(fixture.kinds, Contains("facility_missing"));
+}
+
+// The journal has the job's id, whatever the scheduler's search by name shows.
+TEST(RoundEnd, AJobThatTheSearchDoesNotShowIsCancelled) {
+  MachineFixture fixture;
+  ASSERT_NO_FATAL_FAILURE(to_the_search_at_the_end(fixture));
+  fixture.give(Found{});
+  ASSERT_TRUE(fixture.action<CancelJob>());
+  EXPECT_EQ(fixture.action<CancelJob>()->job, JobId("7"));
+  fixture.give(Completed{});
+  EXPECT_TRUE(fixture.action<Finish>());
+  EXPECT_THAT(fixture.kinds, Contains("cancel_confirmed"));
+}
+
+// The job may have begun: the fence alone does not end it.
+TEST(RoundEnd, TheJobOfALostAnswerIsCancelledAtTheDeadline) {
+  MachineFixture fixture;
+  fixture.policy = quorum_policy();
+  fixture.give(Resumed{});
+  fixture.give(Pushed{});
+  fixture.give(SubmitUnknown{"timed out"});
+  fixture.now.since_first_submission = hours(24);
+  fixture.sleep_if_asked();
+  ASSERT_TRUE(fixture.action<Fence>());
+  EXPECT_THAT(fixture.kinds, Contains("cancel_intended")) << "a later round repeats it";
+  fixture.give(Completed{});
+  ASSERT_TRUE(fixture.action<FindJobs>());
+  fixture.give(Found{{JobId("7")}});
+  ASSERT_TRUE(fixture.action<CancelJob>());
+  EXPECT_EQ(fixture.action<CancelJob>()->job, JobId("7"));
+  fixture.give(Completed{});
+  EXPECT_TRUE(fixture.action<Finish>());
 }
 
 // A report that the last poll sees is fetched: nothing that was trained is thrown away.

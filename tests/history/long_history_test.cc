@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <span>
+#include <thread>
 
 #include "support/temp_dir.h"
 #include "support/thrown.h"
@@ -113,6 +115,17 @@ TEST_F(LongHistory, HoldsTheNewestRoundsAndReadsOlderOnesFromTheJournal) {
   expect_whole(12);
 }
 
+TEST_F(LongHistory, ALaterSubmissionDoesNotMoveTheRoundsDeadline) {
+  begin();
+  history_->record({1}, RoundPlanned{model(0), "p", {kAlba, kBrno}, false});
+  train(1, kAlba);
+  const std::string first = history_->round(1).first_submission_utc;
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the journal counts them
+  train(1, kBrno);
+  EXPECT_EQ(history_->round(1).first_submission_utc, first);
+  EXPECT_EQ(replayed().rounds.at(1).first_submission_utc, first);
+}
+
 TEST_F(LongHistory, KeepsARoundUntilItsCancellationIsConfirmed) {
   begin();
   round(1, true);
@@ -125,6 +138,7 @@ TEST_F(LongHistory, KeepsARoundUntilItsCancellationIsConfirmed) {
     EXPECT_EQ(open_ones[0].job_id, "1");
     EXPECT_TRUE(history_->unconfirmed_cancellations(kAlba, 7).empty());
     EXPECT_TRUE(history_->unconfirmed_cancellations(kBrno, 1).empty());
+    EXPECT_EQ(history_->unconfirmed_cancellations(kBrno, 2).size(), 1u) << "of the round before";
   }
   history_->record({1, kBrno, 1}, CancelConfirmed{});
   EXPECT_TRUE(history_->unconfirmed_cancellations(kBrno, 7).empty());

@@ -115,7 +115,8 @@ TEST(LauncherSignals, ASecondInterruptDoesNotWaitForTheGrace) {
 TEST(LauncherSignals, ForwardsSigusr1AndContinues) {
   Launcher launcher(2,
                     "trap 'touch warned.$RANK' USR1; touch ready.$RANK; "
-                    "while [ ! -e warned.$RANK ]; do sleep 0.02; done; exit 0");
+                    "for i in $(seq 1000); do [ -e warned.$RANK ] && exit 0; sleep 0.02; done; "
+                    "exit 1");
   launcher.signal(SIGUSR1);
   EXPECT_EQ(launcher.wait(), 0);
 }

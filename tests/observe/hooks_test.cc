@@ -142,17 +142,18 @@ TEST_F(HooksTest, ThatFloodTheirOutputCostNoMemory) {
 }
 
 TEST_F(HooksTest, KeepAnEventWhoseProgramWasAborted) {
-  Hooks hanging = hooks({"sleep", "1000"});
-  pause("1");
+  Hooks hanging =
+      hooks({"sh", "-c", "[ -e got ] || exec cat > got; touch second; exec sleep 1000"});
+  for (const char* reason : {"1", "2", "3"}) pause(reason);
   std::stop_source abort;
   std::jthread stopper([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_TRUE(test::await([&] { return fs::exists(folder_ / "second"); }));
     abort.request_stop();
   });
   hanging.run(true, {}, abort.get_token());
   Hooks next = keeper();
   run(next);
-  EXPECT_THAT(texts(), ElementsAre("alba is paused: 1"));
+  EXPECT_THAT(texts(), ElementsAre("alba is paused: 1", "alba is paused: 2", "alba is paused: 3"));
 }
 
 TEST_F(HooksTest, DropTheOldestOfTooManyEvents) {

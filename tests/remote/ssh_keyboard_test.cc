@@ -112,5 +112,16 @@ TEST_F(SshKeyboard, AWrongAnswerIsRefused) {
   EXPECT_EQ(error.kind(), ErrorKind::kAuth) << error.what();
 }
 
+// The host goes away before it has the answers.
+TEST_F(SshKeyboard, ALinkLostDuringTheLogInIsNoRefusal) {
+  const Ask ask = [&](const std::string&, bool) {
+    host_.reset();
+    return std::string("123456");
+  };
+  const Error error = error_of([&] { log_in(settings_, ask); });
+  EXPECT_EQ(error.kind(), ErrorKind::kRemote) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("the link was lost while logging in"));
+}
+
 }  // namespace
 }  // namespace xffl::remote

@@ -26,6 +26,17 @@ class SshLink : public SshTest {
             .silence = 2000ms,
             .operation = 5000ms};
   }
+  // Settings that reach `inner` through `jumps`, all of them with trusted keys.
+  static SshSettings through(const std::vector<const test::Sshd*>& jumps, const test::Sshd& inner) {
+    SshSettings settings = inner.settings();
+    for (const test::Sshd* jump : jumps) {
+      settings.jump.push_back(jump->settings().hosts[0]);
+      std::ofstream(jump->dir() / "authorized_keys", std::ios::app)
+          << read_file(inner.dir() / "id.pub", 10'000);
+      std::ofstream(inner.known_hosts(), std::ios::app) << read_file(jump->known_hosts(), 10'000);
+    }
+    return settings;
+  }
 };
 
 TEST_F(SshLink, RunsCommandsWithInputAndExitCodes) {
@@ -41,6 +52,15 @@ TEST_F(SshLink, RunsCommandsWithInputAndExitCodes) {
   EXPECT_EQ(large.exit_code, 0);
   // A command that does not read its stdin blocks no other call.
   EXPECT_EQ(session->run({"true"}, input, 20s, {}).exit_code, 0);
+}
+
+TEST_F(SshLink, AnInterruptedCommandHasNoExitCode) {
+  test::Sshd sshd;
+  const auto session = make_ssh_session(sshd.settings());
+  // Kills the shell that reports the exit code, as a site that kills processes may.
+  const Error error = error_of([&] { run(*session, {"sh", "-c", "kill -9 $PPID"}); });
+  EXPECT_EQ(error.kind(), ErrorKind::kRemote);
+  EXPECT_THAT(error.what(), HasSubstr("was interrupted: its effect is unknown"));
 }
 
 TEST_F(SshLink, ATimeoutAndAStopEndTheWait) {
@@ -328,16 +348,24 @@ TEST_F(SshLink, ConnectsThroughATrustedJumpHost) {
 
 TEST_F(SshLink, ConnectsThroughTwoJumpHosts) {
   test::Sshd outer, middle, inner;
-  auto settings = inner.settings();
-  for (const test::Sshd* jump : {&outer, &middle}) {
-    settings.jump.push_back(jump->settings().hosts[0]);
-    std::ofstream(jump->dir() / "authorized_keys", std::ios::app)
-        << read_file(inner.dir() / "id.pub", 10'000);
-    std::ofstream(inner.known_hosts(), std::ios::app) << read_file(jump->known_hosts(), 10'000);
-  }
-  const auto session = make_ssh_session(settings);
+  const auto session = make_ssh_session(through({&outer, &middle}, inner));
   for (int i = 0; i < 2; ++i) expect_works(*session);
   for (const test::Sshd* host : {&outer, &middle, &inner}) EXPECT_EQ(host->connections(), 1);
+}
+
+TEST_F(SshLink, AChangedHostKeyOfAJumpHostOrBehindItIsRejected) {
+  test::Sshd jump, inner;
+  const SshSettings settings = through({&jump}, inner);
+  for (test::Sshd* changed : {&inner, &jump}) {
+    const int before = changed->count("Accepted");
+    changed->stop();
+    changed->change_host_key();
+    changed->start();
+    const Error error = error_of([&] { expect_works(*make_ssh_session(settings)); });
+    EXPECT_EQ(error.kind(), ErrorKind::kAuth) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr("HOST KEY CHANGED"));
+    EXPECT_EQ(changed->count("Accepted"), before) << "no credential was sent";
+  }
 }
 
 TEST_F(SshLink, ManyThreadsShareOneConnection) {

@@ -15,6 +15,7 @@
 
 #include "connector.h"
 #include "ssh_test.h"
+#include "support/refused_threads.h"
 #include "upload_flow.h"
 
 namespace xffl::remote {
@@ -236,6 +237,23 @@ TEST_F(SshTransfer, AFullDiskIsAnIoError) {
   numbered_file(file, 30'000'000);
   EXPECT_EQ(error_of([&] { upload(*session, file, sshd.dir() / "copy"); }).kind(), ErrorKind::kIo);
   expect_works(*session);
+}
+
+// At a limit of processes the calling thread sends the ranges of the missing threads.
+TEST_F(SshTransfer, AnUploadWithoutFurtherThreadsIsComplete) {
+  test::Sshd sshd;
+  const auto session = make_ssh_session(sshd.settings());
+  expect_works(*session);  // starts the connection's own thread
+  const auto file = sshd.dir() / "file", copy = sshd.dir() / "copy";
+  const std::string hash = numbered_file(file, 9'000'000);  // two ranges
+  for (const int granted : {0, 1}) {
+    std::filesystem::remove(copy);
+    const test::RefusedThreads refused(granted, 100);
+    upload(*session, file, copy);
+    EXPECT_TRUE(refused.any());
+    ASSERT_TRUE(std::filesystem::exists(copy));
+    EXPECT_EQ(sha256_file(copy), hash) << granted;
+  }
 }
 
 // The first block fails; the other channel would send half of the file.

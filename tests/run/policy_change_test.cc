@@ -186,13 +186,16 @@ class PolicyChange : public test::SmallFederation {
     make_dirs(jobs_);
   }
 
-  // Each round is published once, and no attempt of a facility is submitted twice.
+  // Each round gets its participants and is published once, and no attempt of a facility is
+  // submitted twice.
   void expect_complete() const {
-    std::map<int, int> published;
-    for (const history::StoredEvent& event : events())
-      if (event.kind == "published") ++published[event.round];
-    EXPECT_EQ(published.size(), static_cast<size_t>(rounds_));
-    for (const auto& [round, count] : published) EXPECT_EQ(count, 1) << round;
+    for (const char* kind : {"participants_frozen", "published"}) {
+      std::map<int, int> times;
+      for (const history::StoredEvent& event : events())
+        if (event.kind == kind) ++times[event.round];
+      EXPECT_EQ(times.size(), static_cast<size_t>(rounds_)) << kind;
+      for (const auto& [round, count] : times) EXPECT_EQ(count, 1) << kind << ' ' << round;
+    }
     std::set<std::string> seen;
     for (const std::string& line : submissions()) EXPECT_TRUE(seen.insert(line).second) << line;
     for (const std::string& line : seen)

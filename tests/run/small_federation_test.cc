@@ -295,6 +295,20 @@ TEST_F(Federation, NoOtherModelTakesThePlaceOfADamagedOne) {
   EXPECT_EQ(read_file(run_folder().global(0) / "model.safetensors", 1 << 20), damaged);
 }
 
+// The journal has the round's weights: another release may compute others from the same reports.
+// Other settings stand for that release.
+TEST_F(Federation, ADamagedMasterIsRebuiltWithTheWeightsOnRecord) {
+  trainings_["alba"] = {.step = 1.0f, .tokens = 96};
+  trainings_["brno"] = {.step = 0.5f, .tokens = 32};
+  run("policy: {evaluate_last: false}\naggregation: {weights: tokens}\n");
+  const history::RunFolder folder = run_folder();
+  write_file_atomic(folder.master(1) / "model.safetensors", "damaged");
+  const config::Experiment other = experiment("aggregation: {weights: equal}\n");
+  history::RunHistory history(folder.journal());
+  facility::RunModels(other, folder, history).restore_master(1);
+  EXPECT_EQ(master_weight(0), 0.875f) << "(96 * 1 + 32 * 0.5) / 128";
+}
+
 // The grace time begins with the update that completes the quorum, not with the first one.
 TEST_F(Federation, TheGraceTimeBeginsWithTheQuorumsLastUpdate) {
   has_cork_ = true;
@@ -392,6 +406,15 @@ TEST_F(Federation, AForgottenCancellationOfAHeldJobIsRepeated) {
   EXPECT_EQ(cancellations, 2);
 }
 
+// After five cancellations of a job that still runs, the driver gives up until the run's end.
+TEST_F(Federation, AJobThatSurvivesItsCancellationsIsCancelledAgainAtTheEnd) {
+  trainings_["brno"].duration = hours(1000);
+  int cancellations = 0;
+  on_cancel_ = [&](const std::string&) { return ++cancellations > 5; };
+  EXPECT_EQ(run(kLeavesOutLateOnes).rounds_published, 1);
+  EXPECT_EQ(cancellations, 6) << "none of the first five is on record as confirmed";
+}
+
 bool needs_a_log_in(const std::string&) {
   throw Error(ErrorKind::kAuth, "the certificate has expired");
 }
@@ -406,9 +429,21 @@ TEST_F(Federation, ACancellationWithoutACredentialIsNotConfirmed) {
   on_cancel_ = needs_a_log_in;
   EXPECT_EQ(test::kind_of([&] { cancel(policy); }), ErrorKind::kAuth);
   EXPECT_FALSE(state().cancelled);
+  EXPECT_EQ(history::pending_requests(run_folder()).size(), 1u) << "`xffl run` repeats it";
   on_cancel_ = {};
   cancel(policy);
   EXPECT_TRUE(state().cancelled);
+}
+
+TEST_F(Federation, ACancelledRunTrainsNoMore) {
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  observer_.on_round = [&](int, const auto&, double) { stop_.request_stop(); };
+  EXPECT_EQ(test::kind_of([&] { run(policy, 2); }), ErrorKind::kCancelled);
+  cancel(policy, 2);
+  stop_ = {};
+  EXPECT_THAT(test::message_of(ErrorKind::kFailed, [&] { run(policy, 2); }),
+              HasSubstr("was cancelled: start another with `xffl run --new`"));
+  EXPECT_EQ(jobs_of("alba").size(), 1u) << "of the first round";
 }
 
 // brno's job of the first round is not cancelled yet in the second.
@@ -596,6 +631,7 @@ class AnswerlessScheduler final : public submit::Scheduler {
   explicit AnswerlessScheduler(std::stop_source stop) : stop_(std::move(stop)) {}
   JobId submit(const submit::JobRequest& request, std::stop_token) override {
     folder_ = request.folder.str();
+    nodes_folder_ = request.nodes_folder.str();
     stop_.request_stop();
     throw Error(ErrorKind::kRemote, "the answer was lost");
   }
@@ -616,19 +652,24 @@ class AnswerlessScheduler final : public submit::Scheduler {
   std::chrono::milliseconds settle_time() const override { return std::chrono::milliseconds(1); }
 
   bool has_job() const { return !folder_.empty(); }
+  const std::string& nodes_folder() const { return nodes_folder_; }
   bool has_cancelled() const { return cancelled_; }
 
  private:
   std::stop_source stop_;
-  std::string folder_;
+  std::string folder_, nodes_folder_;
   bool cancelled_ = false;
 };
 
+std::map<std::string, std::shared_ptr<AnswerlessScheduler>> answerless_schedulers(
+    const std::stop_source& stop) {
+  return {{"alba", std::make_shared<AnswerlessScheduler>(stop)},
+          {"brno", std::make_shared<AnswerlessScheduler>(stop)}};
+}
+
 // The journal does not have the job's id: only a search finds the job.
 TEST_F(Federation, ACancellationEndsTheJobOfALostAnswer) {
-  std::map<std::string, std::shared_ptr<AnswerlessScheduler>> schedulers;
-  for (const char* name : {"alba", "brno"})
-    schedulers[name] = std::make_shared<AnswerlessScheduler>(stop_);
+  const auto schedulers = answerless_schedulers(stop_);
   make_scheduler_ = [&](const config::Facility& facility) {
     return schedulers.at(facility.name.str());
   };
@@ -642,6 +683,38 @@ TEST_F(Federation, ACancellationEndsTheJobOfALostAnswer) {
     lost += scheduler->has_job() ? 1 : 0;
   }
   EXPECT_GT(lost, 0);
+}
+
+TEST_F(Federation, AJobIsSubmittedInItsFolderOnComputeNodes) {
+  facility_keys_ = "scheduler: slurm, slurm: {time: 1h}, compute_mounts: ['/data', '" +
+                   folder_.path().string() + ":/nodes'], ";
+  const auto schedulers = answerless_schedulers(stop_);
+  make_scheduler_ = [&](const config::Facility& facility) {
+    return schedulers.at(facility.name.str());
+  };
+  EXPECT_THROW(run("policy: {evaluate_last: false}\n"), Error);
+  int submitted = 0;
+  for (const auto& [name, scheduler] : schedulers) {
+    if (!scheduler->has_job()) continue;
+    ++submitted;
+    EXPECT_THAT(scheduler->nodes_folder(), testing::StartsWith("/nodes/")) << name;
+  }
+  EXPECT_GT(submitted, 0);
+}
+
+// Its job would train for the original run too.
+TEST_F(Federation, ACopyOfARunStagesNoJob) {
+  facility_keys_ = "scheduler: slurm, slurm: {time: 1h}, ";
+  const auto stage = [&](const history::RunFolder& folder) {
+    facility::Services made = services();
+    return stage_job(experiment(""), folder, made, FacilityName("alba"), {});
+  };
+  EXPECT_THAT(stage(run_folder()).command, HasSubstr("sbatch"));
+  const history::RunFolder copy(folder_ / "copy", RunName("0001"));
+  fs::create_directories(folder_ / "copy");
+  fs::copy(run_folder().path(), copy.path(),
+           fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  EXPECT_THAT(test::message_of(ErrorKind::kUsage, [&] { stage(copy); }), HasSubstr("is a copy of"));
 }
 
 // The model under an adapter keeps all its numbers.

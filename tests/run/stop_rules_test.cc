@@ -177,7 +177,7 @@ TEST_F(StopRulesRun, ARuleThatIsMetWithinARoundWaitsForTheRoundsEnd) {
   EXPECT_THROW(run(policy, 9), Error);
   on_submit_ = {};
   stop_ = std::stop_source();
-  clock_.advance(hours(24 * 365));
+  clock_.advance(hours(24 * 365 * 100));  // past the run's creation, which has today's date
   EXPECT_EQ(run(policy, 9).rounds_published, 2);
   ASSERT_TRUE(state().stop_rule);
   EXPECT_EQ(state().stop_rule->rule, "wall_clock");

@@ -348,6 +348,14 @@ TEST_F(GridEngineScheduler, AsksTheAccountingOnlyForJobsThatLeftTheQueue) {
   EXPECT_EQ(status_of("9").state, JobState::kEnded);
 }
 
+// Grid Engine gives old ids to new jobs.
+TEST_F(GridEngineScheduler, AnotherJobWithTheSameIdIsNotTheJob) {
+  answers_["qstat"].out = queue(job("running", "9", "r", "", "other"), "");
+  EXPECT_EQ(status_of("9").state, JobState::kUnknown);
+  answers_["qacct"].out = record("9", "0", "0") + "xffl-end\n";
+  EXPECT_EQ(status_of("9").state, JobState::kEnded);
+}
+
 TEST_F(GridEngineScheduler, FindsJobsOfTheNameOldestFirst) {
   answers_["qstat"].out =
       queue(job("running", "10", "r") + job("running", "8", "r", "", "other"), "");

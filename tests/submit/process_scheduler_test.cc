@@ -110,9 +110,11 @@ TEST_F(ProcessScheduler, AReusedPidIsNotTheJob) {
     EXPECT_EQ(status(id).state, JobState::kEnded);
     scheduler_->cancel({id, "job-a"}, {});
   }
-  EXPECT_EQ(::waitpid(other, nullptr, WNOHANG), 0) << "the other process was killed";
+  // The first fatal signal decides, even when the process has not ended yet.
   ::kill(other, SIGKILL);
-  ::waitpid(other, nullptr, 0);
+  int ending = 0;
+  ASSERT_EQ(::waitpid(other, &ending, 0), other);
+  EXPECT_EQ(WTERMSIG(ending), SIGKILL) << "the other process was ended by the scheduler";
 }
 
 // The children of that session are newer than the job, and no part of it.

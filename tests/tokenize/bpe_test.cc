@@ -235,6 +235,16 @@ TEST_F(Bpe, ANegatedCategoryMatchesAllOtherCharacters) {
   EXPECT_NE(encode("\\P{L}"), encode("\\p{L}"));
 }
 
+// "425" is a token of the vocabulary.
+TEST_F(Bpe, SplitsDigitsOneByOneOrTogether) {
+  Json json = golden();
+  Json& digits = json["pre_tokenizer"]["pretokenizers"][0];
+  digits = {{"type", "Digits"}, {"individual_digits", true}};
+  EXPECT_EQ(Tokenizer(save(json)).encode("425"), (Ids{19, 17, 20}));
+  digits["individual_digits"] = false;
+  EXPECT_EQ(Tokenizer(save(json)).encode("425"), Ids{402});
+}
+
 // Files before tokenizers 0.13 lack the key.
 TEST_F(Bpe, WithoutUseRegexTheWordsOfGpt2AreSplit) {
   Json json = golden();

@@ -47,6 +47,11 @@ class WholeJob : public testing::Test {
  protected:
   WholeJob() {
     log::set_console_level(log::Level::kOff);
+    write_model("base", 7);
+  }
+
+  /// Writes a model with random weights, and its manifest.
+  void write_model(const std::string& name, uint64_t seed) const {
     checkpoint::LlamaConfig config;
     config.vocab_size = kWords;
     config.hidden_size = 24;
@@ -58,11 +63,11 @@ class WholeJob : public testing::Test {
     const std::vector<llama::ParameterSpec> specs = llama::parameter_specs(config);
     const auto value = [&](size_t i) {
       const at::Tensor out = at::empty(specs[i].shape, at::kFloat);
-      llama::initialize_parameter(specs[i], 0.1, 7, out);
+      llama::initialize_parameter(specs[i], 0.1, seed, out);
       return out;
     };
-    llama::write_model(dir_ / "base", config, specs, value, checkpoint::Dtype::kF32);
-    checkpoint::write_manifest(dir_ / "base");
+    llama::write_model(dir_ / name, config, specs, value, checkpoint::Dtype::kF32);
+    checkpoint::write_manifest(dir_ / name);
   }
 
   /// Random sequences of `shortest` to `longest` tokens.
@@ -215,6 +220,22 @@ TEST_F(WholeJob, AStopAfterACheckpointWritesNoOther) {
   for (std::string line; std::getline(file, line);)
     if (line.find("checkpoint saved") != std::string::npos) ++num_saved;
   EXPECT_EQ(num_saved, 1);
+}
+
+TEST_F(WholeJob, AStopBetweenCheckpointsLosesNoStep) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  const auto spec_of = [&](int attempt) {
+    job::JobSpec spec = job("between", {data}, attempt);
+    spec.on_stop = job::OnStop::kCheckpoint;
+    spec.training.checkpoint_interval = 2;
+    return spec;
+  };
+  const job::JobSpec first = spec_of(1);
+  const JobOutcome stopped = run(first, 1, [&] {
+    return num_lines(first.metrics_path) < 3 ? StopRequest::kNone : StopRequest::kFinish;
+  });
+  ASSERT_EQ(stopped.report.steps, 3);
+  EXPECT_EQ(run(spec_of(2)).losses.size(), 1u) << "the fourth step";
 }
 
 // A repeated validation would count as one without improvement.
@@ -433,12 +454,20 @@ TEST_F(WholeJob, TheLastStepsOfGroupsAreExchanged) {
   if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
   const std::vector<std::string> data = {write_tokens("a.tokens", 8, 2, 6),
                                          write_tokens("bb.tokens", 8, 20, 40)};
-  const auto update = [&](const std::string& name, int64_t interval) {
+  const auto update_of_four_steps = [&](const std::string& name, int64_t interval, int64_t steps) {
     job::JobSpec spec = job(name, data);
     set_groups(spec, interval);
-    return run(spec, 2).report.update_sha256;
+    spec.training.steps = steps;
+    const auto stop = [&] {
+      return num_lines(spec.metrics_path) < 4 ? StopRequest::kNone : StopRequest::kFinish;
+    };
+    const job::JobReport report = run(spec, 2, stop).report;
+    EXPECT_EQ(report.steps, 4) << name;
+    return report.update_sha256;
   };
-  EXPECT_EQ(update("late", 8), update("in-time", 4));  // of 4 steps
+  const std::string in_time = update_of_four_steps("in-time", 4, 4);
+  EXPECT_EQ(update_of_four_steps("late", 8, 4), in_time);
+  EXPECT_EQ(update_of_four_steps("stopped", 8, 100), in_time);
 }
 
 TEST_F(WholeJob, ADeltaIsTheTrainedModelMinusItsInput) {
@@ -544,7 +573,13 @@ TEST_F(WholeJob, ContinuesFromItsOwnIntactCheckpointOnly) {
     state["version"] = state["version"].get<int>() - 1;
     write_file_atomic(file, state.dump());
   };
+  const auto other_model = [&](job::JobSpec& spec) {
+    write_model("other-base", 8);
+    spec.base_model_path = dir_ / "other-base";
+    spec.base_model_sha256 = checkpoint::read_manifest(dir_ / "other-base").root_sha256();
+  };
   EXPECT_EQ(steps_after("same", [](job::JobSpec&) {}), 2u);
+  EXPECT_EQ(steps_after("of-another-model", other_model), 4u);
   EXPECT_EQ(steps_after("other", [](job::JobSpec& spec) { spec.training.learning_rate = 2e-2; }),
             4u);
   EXPECT_EQ(steps_after("of-an-earlier-release", lower_version), 4u);

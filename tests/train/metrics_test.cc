@@ -101,6 +101,21 @@ TEST(Metrics, AFailedWriteLeavesNoTornLine) {
   EXPECT_EQ(torn, 0);
 }
 
+TEST(Metrics, AResumedJobReplacesTheLinesOfRepeatedSteps) {
+  const test::TempDir dir;
+  const auto metrics = [](int64_t step, double loss) {
+    return StepMetrics{step, loss, 1e-4, 0.75, 300, 0.5, 0};
+  };
+  {
+    MetricsFile file(dir / "m.jsonl");
+    for (int64_t step = 1; step <= 4; ++step) file.append(metrics(step, 2.5));
+  }
+  MetricsFile(dir / "m.jsonl", 2).append(metrics(3, 2.25));
+  EXPECT_EQ(read_file(dir / "m.jsonl", 1 << 20), format_metrics(metrics(1, 2.5)) +
+                                                     format_metrics(metrics(2, 2.5)) +
+                                                     format_metrics(metrics(3, 2.25)));
+}
+
 TEST(Metrics, ARestartedJobStartsAnEmptyFile) {
   const test::TempDir dir;
   MetricsFile(dir / "m.jsonl").append({1, 2.5, 1e-4, 0.75, 300, 0.5, 0});

@@ -83,6 +83,20 @@ TEST_F(RankSync, AnErrorOfALaterRankStopsTheFirst) {
       std::chrono::seconds(20));
 }
 
+// A scheduler may warn one rank of the end of the walltime, or all.
+TEST_F(RankSync, TheStrongestStopRequestReachesAllRanks) {
+  using enum StopRequest;
+  test::run_ranks(2, [](comm::Group& group) {
+    const auto agreed = [&](StopRequest first, StopRequest second) {
+      return strongest_stop_request(group, at::kCPU, group.rank() == 0 ? first : second);
+    };
+    EXPECT_EQ(agreed(kNone, kNone), kNone);
+    EXPECT_EQ(agreed(kNone, kFinish), kFinish);
+    EXPECT_EQ(agreed(kFinish, kFinish), kFinish) << "two warnings are no request to abort";
+    EXPECT_EQ(agreed(kAbort, kFinish), kAbort);
+  });
+}
+
 TEST_F(RankSync, OtherRanksWaitForASlowFirstRank) {
   test::run_ranks(
       2,
