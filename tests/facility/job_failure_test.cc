@@ -67,7 +67,7 @@ TEST_P(JobFailure, IsClassified) {
   for (const Record& record : fixture.last.records)
     if (const auto* event = std::get_if<history::AttemptFailed>(&record.event))
       job_may_run = event->job_may_run;
-  EXPECT_EQ(job_may_run, end.job_may_run) << "the budget counts the whole walltime of such a job";
+  EXPECT_EQ(job_may_run, end.job_may_run) << "such a job uses the budget for its whole walltime";
   EXPECT_EQ(known.missing.has_value(), end.fatal);
   EXPECT_EQ(std::count(fixture.kinds.begin(), fixture.kinds.end(), "facility_paused"),
             end.pauses_facility ? 1 : 0);
