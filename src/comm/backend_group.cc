@@ -98,6 +98,9 @@ BackendGroup::BackendGroup(BackendMaker maker, c10::intrusive_ptr<c10d::Store> s
   translate_errors(rendezvous_, "connecting by " + maker_.name, [&] {
     backend_ = maker_.connect(store_, rendezvous_.rank, rendezvous_.world_size);
   });
+  // Gloo connects a rank before its peer notices: the peer's attempt would fail if the rank
+  // disconnected now. NCCL connects at the first collective.
+  if (maker_.device.is_cpu()) barrier();
 }
 
 BackendGroup::~BackendGroup() {
@@ -285,6 +288,10 @@ std::unique_ptr<Group> make_backend_group(BackendMaker maker, const Rendezvous& 
   auto group = std::make_unique<BackendGroup>(std::move(maker), std::move(store), rendezvous);
   group->self_test();
   return group;
+}
+
+std::unique_ptr<Group> make_gloo(const Rendezvous& rendezvous, Store store) {
+  return make_backend_group(gloo_maker(rendezvous), rendezvous, std::move(store));
 }
 
 std::unique_ptr<Group> make_single_rank() { return std::make_unique<SingleRank>(); }

@@ -30,7 +30,8 @@ struct BackendMaker {
 
 class BackendGroup final : public Group {
  public:
-  /// Connects to the other ranks. `rendezvous` has this group's rank and size. Throws kFailed.
+  /// Connects to the other ranks. `rendezvous` has this group's rank and size. On a CPU each rank
+  /// waits until all have connected, so any of them may destroy its group at once. Throws kFailed.
   BackendGroup(BackendMaker maker, c10::intrusive_ptr<c10d::Store> store, Rendezvous rendezvous);
   /// Finishes pending operations; aborts them during stack unwinding.
   ~BackendGroup() override;
@@ -74,6 +75,9 @@ Store connect_store(const Rendezvous& rendezvous);
 /// The largest number of ranks that give the same device name; collective. Throws kFailed.
 int ranks_per_device(const Store& store, const Rendezvous& rendezvous,
                      const std::string& device_name);
+
+/// Makes a Gloo group on CPUs. Throws kUnsupported if xffl was built without Gloo.
+BackendMaker gloo_maker(const Rendezvous& rendezvous);
 
 /// The group of all ranks, tested by self_test(). An empty `store` is connected first.
 std::unique_ptr<Group> make_backend_group(BackendMaker maker, const Rendezvous& rendezvous,

@@ -56,7 +56,7 @@ std::shared_ptr<gloo::transport::Device> make_device(const Rendezvous& rendezvou
 
 bool has_gloo() { return true; }
 
-std::unique_ptr<Group> make_gloo(const Rendezvous& rendezvous, Store joined) {
+BackendMaker gloo_maker(const Rendezvous& rendezvous) {
   BackendMaker maker{"gloo", at::kCPU, nullptr, true};
   maker.connect = [rendezvous](c10::intrusive_ptr<c10d::Store> store, int rank, int size) {
     auto options = c10d::ProcessGroupGloo::Options::create(rendezvous.timeout);
@@ -64,7 +64,7 @@ std::unique_ptr<Group> make_gloo(const Rendezvous& rendezvous, Store joined) {
     options->threads = 2;
     return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
   };
-  return make_backend_group(std::move(maker), rendezvous, std::move(joined));
+  return maker;
 }
 
 }  // namespace xffl::comm

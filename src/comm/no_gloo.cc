@@ -5,7 +5,7 @@ namespace xffl::comm {
 
 bool has_gloo() { return false; }
 
-std::unique_ptr<Group> make_gloo(const Rendezvous&, Store) {
+BackendMaker gloo_maker(const Rendezvous&) {
   throw Error(ErrorKind::kUnsupported,
               "this xffl-train was built without Gloo, so it cannot run several ranks on CPUs: "
               "install libgloo-dev and rebuild, or start one rank");
