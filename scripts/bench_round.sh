@@ -14,5 +14,5 @@
 # scripts/dev_cluster.sh; exit code 77, with the reason, on a machine without the requirements.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-case " $* " in *" --build "* | *" --help "* | *" -h "*) ;; *) scripts/build.sh coordinator xffl xffl-fake-trainer ;; esac
+case " $* " in *" --build "* | *" --help "* | *" -h "*) ;; *) scripts/bootstrap.sh build && scripts/build.sh coordinator xffl xffl-fake-trainer ;; esac
 exec python3 tests/bench/round_bench.py "$@"

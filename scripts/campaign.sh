@@ -23,6 +23,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 number=${1:-100} preset=${2:-coordinator} testbeds=${3:-4}
+scripts/bootstrap.sh test
 scripts/build.sh "$preset" e2e_testbed_test e2e_test e2e_scale_test hostile_test
 bin=build/$preset/bin logs=build/$preset/campaign
 rm -rf "$logs"

@@ -8,6 +8,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 number=${1:-100000} preset=${2:-dev} parallel=${3:-6}
+scripts/bootstrap.sh test
 scripts/build.sh "$preset" hostile_test
 logs=build/$preset/hostile
 rm -rf "$logs"

@@ -68,7 +68,7 @@ def project(folder, programs):
     (root / 'scripts').mkdir()
     for name in ('campaign.sh', 'hostile.sh', 'campaign_verdict.sh'):
         shutil.copy2(SCRIPTS / name, root / 'scripts')
-    written = {'scripts/build.sh': 'exit 0'}
+    written = {'scripts/bootstrap.sh': 'exit 0', 'scripts/build.sh': 'exit 0'}
     for name in ('e2e_testbed_test', 'e2e_test', 'e2e_scale_test', 'hostile_test'):
         written[f'build/dev/bin/{name}'] = programs.get(name, f"printf 'case A\\n{PASSED}'".replace('\n', '\\n'))
     for name, text in written.items():
