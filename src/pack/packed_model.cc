@@ -70,6 +70,15 @@ Manifest read_manifest_with(const fs::path& folder, const std::string& sha256) {
   return manifest;
 }
 
+// After a power loss a file that was not synced may have the right name and size and lack bytes.
+void copy_synced(const fs::path& from, const fs::path& to) {
+  std::error_code problem;
+  fs::copy_file(from, to, problem);
+  if (problem) throw system_error("copy " + from.string(), problem.value());
+  const UniqueFd copy = open_file(to, O_RDONLY);
+  if (::fsync(copy.get()) != 0) throw system_error("fsync " + to.string(), errno);
+}
+
 // A folder with the expected manifest.json and file sizes is complete: unpack_model() renames only
 // complete folders, and a push writes manifest.json last.
 bool is_complete(const fs::path& folder, const std::string& sha256) {
@@ -128,10 +137,7 @@ class Unpacker {
       reject(from, "expected a regular file");
     fs::create_hard_link(from, to, problem);
     if (problem) {
-      fs::copy_file(from, to, problem);
-      if (problem) throw system_error("copy " + from.string(), problem.value());
-      const UniqueFd copy = open_file(to, O_RDONLY);
-      if (::fsync(copy.get()) != 0) throw system_error("fsync " + to.string(), errno);
+      copy_synced(from, to);
     }
     check_hash(to, file);
   }
@@ -191,7 +197,7 @@ std::optional<Manifest> pack_model(const fs::path& model, const fs::path& refere
       bytes = packed ? packed->size_bytes : left + 1;
       if (packed) known.push_back(*packed);
     } else if (bytes <= left) {
-      fs::copy_file(model / file.name, temporary / file.name);
+      copy_synced(model / file.name, temporary / file.name);
     }
     fits = bytes <= left;
     if (!fits) break;

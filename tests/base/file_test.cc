@@ -4,26 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <map>
-
+#include "support/recorded_syncs.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "xffl/base/error.h"
-
-namespace {
-
-thread_local std::map<ino_t, off_t> synced_sizes;  // of files, by inode
-
-}  // namespace
-
-extern "C" int fsync(int fd) {
-  struct stat info {};
-  if (::fstat(fd, &info) == 0) synced_sizes[info.st_ino] = info.st_size;
-  return static_cast<int>(::syscall(SYS_fsync, fd));
-}
 
 namespace xffl {
 namespace {
@@ -46,6 +32,15 @@ TEST(WriteFileAtomic, ReplacesTheLongerRestOfAnInterruptedWrite) {
   EXPECT_EQ(read_file(dir / "a", 100), "text");
 }
 
+// In a shared folder the link may lead to another user's file.
+TEST(WriteFileAtomic, DoesNotFollowALinkAtTheTemporaryName) {
+  const test::TempDir dir;
+  write_file_atomic(dir / "other", "other");
+  std::filesystem::create_symlink(dir / "other", dir / "a.tmp");
+  EXPECT_EQ(test::kind_of([&] { write_file_atomic(dir / "a", "text"); }), ErrorKind::kIo);
+  EXPECT_EQ(read_file(dir / "other", 100), "other");
+}
+
 TEST(WriteFileAtomic, CreatesFilesWithMode0600ByDefault) {
   test::TempDir dir;
   write_file_atomic(dir.path() / "a", "secret");
@@ -57,12 +52,9 @@ TEST(WriteFileAtomic, CreatesFilesWithMode0600ByDefault) {
 // A power loss could otherwise leave the final name without the content.
 TEST(WriteFileAtomic, SyncsTheContent) {
   const test::TempDir dir;
-  synced_sizes.clear();
+  test::synced_sizes.clear();
   write_file_atomic(dir / "a", "content");
-  struct stat info {};
-  ASSERT_EQ(::stat((dir / "a").c_str(), &info), 0);
-  ASSERT_TRUE(synced_sizes.contains(info.st_ino));
-  EXPECT_EQ(synced_sizes[info.st_ino], info.st_size);
+  EXPECT_TRUE(test::is_synced(dir / "a"));
 }
 
 TEST(WriteFileAtomic, ErrorNamesThePathWhenTheFolderIsMissing) {

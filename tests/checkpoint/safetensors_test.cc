@@ -3,29 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <map>
 
 #include "files.h"
+#include "support/recorded_syncs.h"
 #include "support/temp_dir.h"
 #include "xffl/base/file.h"
 #include "xffl/base/sha256.h"
-
-namespace {
-
-thread_local std::map<ino_t, off_t> synced_sizes;  // of files, by inode
-
-}  // namespace
-
-extern "C" int fsync(int fd) {
-  struct stat info {};
-  if (::fstat(fd, &info) != 0) return -1;
-  synced_sizes[info.st_ino] = info.st_size;
-  return 0;
-}
 
 namespace xffl::checkpoint {
 namespace {
@@ -112,12 +98,9 @@ TEST(SafetensorsWriter, SyncsTheWholeFile) {
   test::TempDir dir;
   SafetensorsWriter writer(dir / "a", {{"x", Dtype::kU8, {1 << 20}}});
   writer.write(std::vector<std::byte>(1 << 20));
-  synced_sizes.clear();
+  test::synced_sizes.clear();
   writer.finish();
-  struct stat info {};
-  ASSERT_EQ(::stat((dir / "a").c_str(), &info), 0);
-  ASSERT_TRUE(synced_sizes.contains(info.st_ino));
-  EXPECT_EQ(synced_sizes[info.st_ino], info.st_size);
+  EXPECT_TRUE(test::is_synced(dir / "a"));
 }
 
 TEST(SafetensorsWriter, PadsTheHeaderToEightBytes) {

@@ -4,29 +4,20 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <map>
 
 #include "files.h"
+#include "support/recorded_syncs.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 
 namespace {
 
-thread_local std::map<ino_t, off_t> synced_sizes;  // of files, by inode
 thread_local bool has_hard_links = true;
 
 }  // namespace
-
-extern "C" int fsync(int fd) {
-  struct stat info {};
-  if (::fstat(fd, &info) != 0) return -1;
-  synced_sizes[info.st_ino] = info.st_size;
-  return 0;
-}
 
 extern "C" int link(const char* from, const char* to) {
   if (has_hard_links) return ::linkat(AT_FDCWD, from, AT_FDCWD, to, 0);
@@ -94,26 +85,25 @@ TEST_F(PackedModels, AreUnpackedToTheSameModel) {
 
 // After a power loss a file of the right size would count as complete.
 TEST_F(PackedModels, UnpackedFilesAreSynced) {
-  synced_sizes.clear();
+  test::synced_sizes.clear();
   unpack();
-  struct stat info {};
-  ASSERT_EQ(::stat((dir_ / "made/model-00001-of-00002.safetensors").c_str(), &info), 0);
-  ASSERT_TRUE(synced_sizes.contains(info.st_ino));
-  EXPECT_EQ(synced_sizes[info.st_ino], info.st_size);
+  EXPECT_TRUE(test::is_synced(dir_ / "made/model-00001-of-00002.safetensors"));
+}
+
+TEST_F(PackedModels, PackedFilesAreSynced) {
+  for (const char* name : {"tokenizer.json", "model-00001-of-00002.safetensors.xpk"})
+    EXPECT_TRUE(test::is_synced(dir_ / "packed" / name));
 }
 
 TEST_F(PackedModels, AFileThatCannotBeLinkedIsCopiedAndSynced) {
   has_hard_links = false;
-  synced_sizes.clear();
+  test::synced_sizes.clear();
   unpack();
   has_hard_links = true;
   // The first file comes from the packed folder, the others from the reference.
   for (const char* name : {"tokenizer.json", "config.json", "model-00002-of-00002.safetensors"}) {
-    struct stat info {};
-    ASSERT_EQ(::stat((dir_ / "made" / name).c_str(), &info), 0);
-    EXPECT_EQ(info.st_nlink, 1u) << name;
-    ASSERT_TRUE(synced_sizes.contains(info.st_ino)) << name;
-    EXPECT_EQ(synced_sizes[info.st_ino], info.st_size) << name;
+    EXPECT_EQ(fs::hard_link_count(dir_ / "made" / name), 1u) << name;
+    EXPECT_TRUE(test::is_synced(dir_ / "made" / name));
   }
   checkpoint::verify_folder(dir_ / "made", checkpoint::read_manifest(dir_ / "made"));
 }
@@ -132,6 +122,15 @@ TEST_F(PackedModels, OmitFilesThatTheReferenceHolds) {
   EXPECT_FALSE(fs::exists(dir_ / "packed/model-00002-of-00002.safetensors.xpk"));
   EXPECT_TRUE(fs::exists(dir_ / "packed/model-00001-of-00002.safetensors.xpk"));
   EXPECT_TRUE(fs::exists(dir_ / "packed/tokenizer.json"));
+}
+
+TEST_F(PackedModels, AreNotWrittenForAModelWithOneOfTheirOwnNames) {
+  for (const char* name : {"packed.json", "notes.xpk"}) {
+    write_bytes(dir_ / "new" / name, "x");
+    checkpoint::write_manifest(dir_ / "new");
+    EXPECT_FALSE(pack_model(dir_ / "new", dir_ / "old", dir_ / "packed", 0.8, 2)) << name;
+    fs::remove(dir_ / "new" / name);
+  }
 }
 
 TEST_F(PackedModels, AreNotWrittenAboveTheMaximumRatio) {
@@ -241,22 +240,33 @@ TEST_F(PackedModels, AreUnpackedOncePerJob) {
   EXPECT_FALSE(provide_base_model(whole));
 }
 
-// The site's purge may remove a file of the model.
-TEST_F(PackedModels, AModelThatLacksAFileIsUnpackedAgain) {
+// Two starts of a job may unpack at once, and the faster one already reads its model.
+TEST_F(PackedModels, TheCompleteModelOfAnotherStartStays) {
+  unpack();
+  write_bytes(dir_ / "made/in-use", "x");
+  unpack();
+  EXPECT_TRUE(fs::exists(dir_ / "made/in-use"));
+  EXPECT_FALSE(fs::exists(dir_ / "tmp"));
+}
+
+// The site's purge may remove a file of the model, and a full disk may cut a file short.
+TEST_F(PackedModels, AnIncompleteModelIsUnpackedAgain) {
   EXPECT_TRUE(provide_base_model(spec()));
   const fs::path model = spec().base_model_path;
   const checkpoint::Manifest manifest = checkpoint::read_manifest(model);
   fs::remove(model / manifest.files.front().name);
   EXPECT_TRUE(provide_base_model(spec()));
+  fs::resize_file(model / "model-00001-of-00002.safetensors", 100);
+  EXPECT_TRUE(provide_base_model(spec()));
   EXPECT_NO_THROW(checkpoint::verify_folder(model, manifest));
 }
 
 TEST_F(PackedModels, AJobWritesTheReasonOfAFailedUnpacking) {
-  fs::remove_all(dir_ / "old");
+  write_bytes(dir_ / "old/config.json", "[]");
   const std::string message =
-      test::message_of(ErrorKind::kNotFound, [&] { provide_base_model(spec()); });
+      test::message_of(ErrorKind::kCorrupt, [&] { provide_base_model(spec()); });
   EXPECT_EQ(read_bytes(dir_ / "failure"), message + "\n");
-  EXPECT_FALSE(fs::exists(dir_ / "model.tmp-a1"));
+  EXPECT_FALSE(fs::exists(dir_ / "model.tmp-a1")) << "each failed start would fill the disk";
 }
 
 TEST_F(PackedModels, ALaterStartOfAJobRemovesTheReasonOfAnEarlierFailure) {
