@@ -123,7 +123,9 @@ void Spending::end(const EventScope& scope, const std::optional<job::JobUsage>& 
       const auto began = static_cast<double>(start.start);
       if (start.handover > 0 && job->last_end > 0)
         used += start.nodes * no_less_than_zero(began - job->last_end);
-      const auto end = job::end_of_work(start, is_last ? report_seconds : std::nullopt);
+      // The job occupies its nodes until its end, also after an offer that no attempt has taken.
+      const auto end = start.end ? job::WorkEnd{static_cast<double>(*start.end)}
+                                 : job::end_of_work(start, is_last ? report_seconds : std::nullopt);
       if (!end || (end->is_bounded && is_last && !is_over)) {
         used += job->reserved;
         continue;

@@ -37,12 +37,13 @@ class SpendingTest : public testing::Test {
                    .scope = {.round = round, .facility = facility, .attempt = attempt},
                    .event = event});
   }
-  void intend(int round, int attempt = 1, int64_t keep_s = 0, const FacilityName& at = kAlba) {
+  void intend(int round, int attempt = 1, int64_t keep_s = 0, const FacilityName& at = kAlba,
+              int64_t walltime_s = 1000) {
     add(at, round, attempt,
         SubmitIntended{.job_name = "j",
                        .script_sha256 = "s",
                        .nodes = 2,
-                       .walltime_s = 1000,
+                       .walltime_s = walltime_s,
                        .keep_s = keep_s});
   }
   void submit(int round, int attempt, const std::string& job, const FacilityName& at = kAlba) {
@@ -125,6 +126,11 @@ TEST_F(SpendingTest, CountsAJobOfUnknownEndAsAWholeWalltime) {
   add(kAlba, 1, 1,
       AttemptFailed{.reason = "r", .output = "", .usage = times({unseen}), .job_may_run = true});
   EXPECT_EQ(alba(), 2000) << "the controller forgot a job that runs on";
+  intend(2);
+  submit(2, 1, "42");
+  add(kAlba, 2, 1,
+      AttemptFailed{.reason = "r", .output = "", .usage = times({}), .job_may_run = true});
+  EXPECT_EQ(alba(), 4000) << "one in the queue may still start";
 }
 
 // A job that may still run counts as a whole.
@@ -144,6 +150,14 @@ TEST_F(SpendingTest, CountsAnUnconfirmedCancellationAsAWholeWalltime) {
   EXPECT_EQ(alba(), 2200) << "its times come with the failure";
   fail(2, 1, times({ended(0, 50)}));
   EXPECT_EQ(alba(), 300);
+  intend(3);
+  submit(3, 1, "43");
+  add(kAlba, 3, 1, CancelIntended{});
+  job::JobStart running = start_at(0);
+  running.last_beat = kBegin + 60;
+  fail(3, 1, times({running}));
+  add(kAlba, 3, 1, CancelConfirmed{});
+  EXPECT_EQ(alba(), 300 + 2000) << "it ran on after that heartbeat";
 }
 
 // One allocation of 1,000 s trains two rounds.
@@ -154,10 +168,10 @@ TEST_F(SpendingTest, CountsAKeptAllocationOnce) {
   first.offered = kBegin + 100;
   accept(1, 1, times({first}));
   EXPECT_EQ(alba(), 2 * (100 + 300)) << "it may wait for its whole offer";
-  intend(2, 1, 300);
-  EXPECT_EQ(alba(), 800 + 2000) << "another job, or the same";
+  intend(2, 1, 300, kAlba, 500);
+  EXPECT_EQ(alba(), 800 + 1000) << "another job, or the same";
   submit(2, 1, "41");
-  EXPECT_EQ(alba(), 2000) << "the same: one walltime";
+  EXPECT_EQ(alba(), 2000) << "the same: one walltime, that of its submission";
   job::JobStart second = ended(150, 250);
   second.handover = 1;
   accept(2, 1, times({second}));
@@ -175,6 +189,12 @@ TEST_F(SpendingTest, KeepsTheOfferOfAnAllocationThatNoRoundTook) {
   submit(2, 1, "42");
   accept(2, 1, times({ended(0, 10)}));
   EXPECT_EQ(alba(), 2020);
+  intend(3, 1, 300);
+  submit(3, 1, "43");
+  job::JobStart over = ended(0, 100);
+  over.offered = kBegin + 60;
+  accept(3, 1, times({over}));
+  EXPECT_EQ(alba(), 2020 + 200) << "a job that has ended offers nothing";
 }
 
 TEST_F(SpendingTest, AJobOfAnEarlierReleaseCountsByItsTimes) {
