@@ -91,7 +91,7 @@ put() {
 }
 name() {
   while [ $# -ge 2 ]; do
-    case $1 in */) ;; *) mv -f -- "$1.tmp" "$1" || exit 3 ;; esac
+    case $1 in */) ;; *) mv -fT -- "$1.tmp" "$1" || exit 3 ;; esac
     shift 2
   done
 }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "support/fake_session.h"
@@ -55,12 +56,15 @@ TEST_F(ShellFiles, LookReturnsTheFilesOfPutFiles) {
   EXPECT_EQ(fs::status(here_ / "one").permissions(), fs::perms(0600));
 }
 
-TEST_F(ShellFiles, ReplacesFilesAndLeftoverTempFiles) {
+TEST_F(ShellFiles, ReplacesFilesLinksAndLeftoverTempFiles) {
   fs::create_directories(here_);
   write_file_atomic(here_ / "one", "a longer content than the new one");
   fs::create_directories(here_ / "one.tmp");
-  ASSERT_TRUE(put_by_shell(run_in(*session_), folder_, std::vector<NewFile>{{"one", "new"}}));
+  fs::create_directory_symlink(dir_ / "", here_ / "two");
+  const std::vector<NewFile> files = {{"one", "new"}, {"two", "too"}};
+  ASSERT_TRUE(put_by_shell(run_in(*session_), folder_, files));
   EXPECT_EQ(read_file(here_ / "one", 100), "new");
+  EXPECT_EQ(read_file(here_ / "two", 100), "too") << "instead of a file behind the link";
   EXPECT_FALSE(fs::exists(here_ / "one.tmp"));
 }
 
@@ -113,6 +117,22 @@ TEST_F(ShellFiles, RejectsAnIncompleteAnswer) {
   EXPECT_EQ(look_by_shell(run_in(far), folder_, queries).at(0).bytes, "abc");
   answer = "en";
   EXPECT_THROW(put_by_shell(run_in(far), folder_, std::vector<NewFile>{{"a", "1"}}), Error);
+}
+
+// A crash of the file server could otherwise leave a name without its content.
+TEST_F(ShellFiles, SyncsEachFileBeforeAnyHasItsNameAndThenTheNames) {
+  const fs::path log = dir_ / "log";
+  write_file_atomic(dir_ / "sync",
+                    "#!/bin/sh\nif [ -e one ]; then echo named; fi >>" + log.string() +
+                        "\necho \"$1\" >>" + log.string() + "\n",
+                    0755);
+  const std::string path = std::getenv("PATH");
+  ::setenv("PATH", (dir_.path().string() + ":" + path).c_str(), 1);
+  const std::vector<NewFile> files = {{"one", "1"}, {"two", ""}};
+  const bool put = put_by_shell(run_in(*session_), folder_, files);
+  ::setenv("PATH", path.c_str(), 1);
+  ASSERT_TRUE(put);
+  EXPECT_EQ(read_file(log, 1000), "./one.tmp\n./two.tmp\nnamed\n.\n");
 }
 
 TEST_F(ShellFiles, IncompleteContentsGiveNoFile) {
