@@ -133,7 +133,7 @@ std::string format_json(const RunStory& story) {
                               {"failed", check.failed},
                               {"failures", printable(check.failures)},
                               {"not_checked", printable(check.not_checked)}});
-  json["notes"] = story.notes;
+  json["notes"] = printable(story.notes);
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

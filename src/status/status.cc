@@ -10,6 +10,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
+#include "xffl/base/scrub.h"
 #include "xffl/history/run_folder.h"
 #include "xffl/history/store.h"
 
@@ -325,6 +326,17 @@ std::string format_status(const RunStatus& status, Clock::UtcTime now) {
   return text + stop_reason(status);
 }
 
+namespace {
+
+// A reason may hold a secret, of a user or of a facility.
+void scrub_texts(Json& json) {
+  if (json.is_string()) json = scrubbed(json.get_ref<const std::string&>());
+  if (json.is_structured())
+    for (Json& item : json) scrub_texts(item);
+}
+
+}  // namespace
+
 std::string format_status_json(const RunStatus& status, bool one_line) {
   Json json;
   json["schema"] = 1;
@@ -362,6 +374,7 @@ std::string format_status_json(const RunStatus& status, bool one_line) {
       json["rounds_detail"].push_back(round_json(status, number, round));
   }
   json["validation"] = losses_json(global_losses(status.run_state));
+  scrub_texts(json);
   return json.dump(one_line ? -1 : 2) + "\n";
 }
 

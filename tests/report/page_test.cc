@@ -87,7 +87,7 @@ TEST(Page, RefreshesOnRequest) {
 TEST(Page, EscapesHostileText) {
   const std::string page = format_html(hostile_story());
   EXPECT_EQ(unbalanced(page), "");
-  for (const char* harm : {"<script", "<img", "\x1b", "\xe2\x80\xae"})
+  for (const char* harm : {"<script", "<img", "\x1b", "\xe2\x80\xae", "hunter2"})
     EXPECT_THAT(page, Not(HasSubstr(harm)));
   EXPECT_THAT(page, HasSubstr("&lt;script&gt;alert(1)")) << "the reason";
   EXPECT_THAT(page, HasSubstr("&lt;script&gt;alert(3)")) << "the set";
@@ -97,20 +97,27 @@ TEST(Page, EscapesHostileText) {
 TEST(Text, HasNoControlsAndSaysWhatIsOpen) {
   const std::string text = format_text(hostile_story());
   for (const char harm : {'\x1b', '\a'}) EXPECT_EQ(text.find(harm), std::string::npos);
+  EXPECT_THAT(text, Not(HasSubstr("hunter2")));
   EXPECT_THAT(text, HasSubstr("xffl resume site1"));
   EXPECT_THAT(text, HasSubstr("1 x attempt failed site0"));
   EXPECT_THAT(text, HasSubstr("attempt 2: accepted"));
 }
 
 TEST(Json, BeginsWithItsSchema) {
-  const std::string text = format_json(hostile_story());
+  RunStory story = hostile_story();
+  story.notes = {"password=hunter2hunter2"};
+  const std::string text = format_json(story);
   const Json json = parse_json(text, "report");
   EXPECT_EQ(json.begin().key(), "schema");
   EXPECT_EQ(json.at("schema"), 1);
   EXPECT_EQ(json.at("attempts").size(), 3u);
-  EXPECT_EQ(json.at("incidents").at(0).at("followed"), "attempt 2: accepted");
-  EXPECT_TRUE(json.at("incidents").at(0).at("lost_node_seconds").is_null()) << "not known, not 0";
+  EXPECT_EQ(json.at("incidents").at(1).at("followed"), "attempt 2: accepted");
+  EXPECT_TRUE(json.at("incidents").at(1).at("lost_node_seconds").is_null()) << "not known, not 0";
   EXPECT_TRUE(json.at("attempts").at(0).at("change").is_null()) << "not measured, not 0";
+  EXPECT_THAT(json.at("attempts").at(0).at("reason").get<std::string>(), HasSubstr("alert(1)"));
+  const Json& missing = json.at("rounds").at(0).at("missing");
+  EXPECT_THAT(missing.at("site2").get<std::string>(), HasSubstr("alert(1)"));
+  EXPECT_THAT(text, Not(HasSubstr("hunter2"))) << "a secret in a reason or a note";
 }
 
 TEST(Report, HasTheNodeHours) {
@@ -120,6 +127,21 @@ TEST(Report, HasTheNodeHours) {
   EXPECT_THAT(format_html(story), HasSubstr("0.04 node-hours"));
   EXPECT_THAT(format_text(story), HasSubstr("total          2        0.04"));
   EXPECT_EQ(parse_json(format_json(story), "report").at("usage").at("total").at("starts"), 2);
+}
+
+// Three jobs of 77 s, and one of them fails.
+TEST(Report, HasTheShareOfLostNodeHours) {
+  SyntheticRun run(1);
+  run.plan(1, 2);
+  run.open(1, 0);
+  history::AttemptFailed failed{.reason = "NODE_FAIL"};
+  failed.usage = run.usage();
+  run.add({1, SyntheticRun::name(0), 1}, failed, std::chrono::seconds(110));
+  run.open(1, 0, 2);
+  run.accept(1, 0, 2);
+  run.open(1, 1);
+  run.accept(1, 1);
+  EXPECT_THAT(format_html(run.story()), HasSubstr(">33.3 % lost<"));
 }
 
 TEST(Report, OfTheSameStoryHasTheSameBytes) {
@@ -169,8 +191,18 @@ TEST(Page, MarksTheLowestLossByADot) {
   RunStory story = run.story();
   ASSERT_EQ(story.losses.size(), 3u);
   story.losses[1].nll = 2;  // the other models have 4.00 and 2.67
-  EXPECT_THAT(figure_of(format_html(story), "Loss of the global model"),
-              HasSubstr("class=\"dot\" d=\"M50 "));
+  const std::string figure = figure_of(format_html(story), "Loss of the global model");
+  EXPECT_THAT(figure, HasSubstr("class=\"dot\" d=\"M50 95.45h0\""));
+  EXPECT_THAT(figure, HasSubstr("class=\"s\" d=\"M16.67 4.55L50 95.45L83.33 65.15\""))
+      << "a lower loss is further down: 0 is the top";
+}
+
+TEST(Page, HasTheShareOfEachPhaseInTheElapsedTime) {
+  SyntheticRun run(1);
+  run.round(1, 1);  // 200 s from the first event to the last one
+  const std::string figure = figure_of(format_html(run.story()), "Shares of the elapsed time");
+  EXPECT_THAT(figure, HasSubstr("sending and submitting: 30 s, 15.0 %<"));
+  EXPECT_THAT(figure, HasSubstr("training and measuring: 70 s, 35.0 %<"));
 }
 
 TEST(Page, HasTheDirectionOfEachUpdate) {

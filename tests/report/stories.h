@@ -5,15 +5,17 @@
 
 namespace xffl::test {
 
-// Text that would be markup, a script, or a control of the terminal.
+// Text that would be markup, a script, or a control of the terminal, with a secret.
 inline constexpr const char* kHostile =
-    "\"><script>alert(1)</script></title><img src=x onerror=alert(2)>\x1b]0;x\a\xe2\x80\xae";
+    "\"><script>alert(1)</script></title><img src=x onerror=alert(2)>\x1b]0;x\a\xe2\x80\xae "
+    "password=hunter2hunter2";
 
 inline report::RunStory hostile_story() {
   SyntheticRun run(3);
-  run.plan(1, 2);
+  run.plan(1, 3);
   run.open(1, 0);
   run.open(1, 1);
+  run.add({1, SyntheticRun::name(2)}, history::FacilityMissing{kHostile});
   run.fail(1, 0, 1, kHostile);
   run.open(1, 0, 2);
   run.accept(1, 0, 2);

@@ -158,6 +158,26 @@ TEST_F(Status, AJobsOutputCannotControlTheTerminal) {
   EXPECT_EQ(text().find_first_of("\033\r\007"), std::string::npos) << text();
 }
 
+TEST_F(Status, NoTextControlsTheTerminalOrTellsASecret) {
+  const Clock::UtcTime now = *parse_utc("2026-03-01T12:00:00.000Z");
+  const std::string hostile = "\033]0;title\007\r password=hunter2hunter2";
+  facility(1, kBrno).missing = hostile;
+  status_.live[kAlba] = {1, hostile, "12:00"};
+  status_.credentials[kAlba] = {now + minutes(5), hostile};
+  status_.run_state.paused[kAlba] = hostile;
+  status_.run_state.left[kBrno].reason = hostile;
+  status_.run_state.stop_rule = history::StopRuleMet{"loss_below", hostile};
+  status_.state = "stopped";
+  status_.run_state.stopped = {"2026-03-01T12:00:00.000Z", "failed", hostile + "\n" + hostile};
+  const std::string shown = format_status(status_, now), removed = "password=[removed]";
+  EXPECT_EQ(shown.find_first_of("\033\r\007"), std::string::npos) << shown;
+  EXPECT_THAT(shown, Not(HasSubstr("hunter2")));
+  int count = 0;
+  for (size_t at = 0; (at = shown.find(removed, at)) != std::string::npos; ++at) ++count;
+  EXPECT_EQ(count, 8) << "each of the texts is shown: " << shown;
+  EXPECT_THAT(format_status_json(status_), AllOf(Not(HasSubstr("hunter2")), HasSubstr(removed)));
+}
+
 TEST_F(Status, GivesTheReasonOfAStopAndOfAMissingFacility) {
   facility(1, kBrno).missing = "its job failed";
   EXPECT_EQ(line("  brno"), "  brno: missing  (its job failed)");
