@@ -14,6 +14,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/facility/context.h"
+#include "xffl/plan/facility_layout.h"
 #include "xffl/upkeep/retention.h"
 
 namespace xffl::test {
@@ -335,6 +336,11 @@ TEST_F(InProcessFederation, RoundsThatEndDuringARemovalAreRemovedAfterIt) {
                                             });
   };
   OpenedRun opened(experiment, project_.path(), made);
+  const auto model_of = [&](int round) {
+    return plan::model_folder_name(opened.history.model_sha256(round));
+  };
+  const auto models = facility_folder("alba") / "models";
+  std::filesystem::create_directory(models / model_of(5));  // pushed for the next round
   upkeep::RetentionWorker cleaner(opened.context);
   for (int round = 2; round <= 5; ++round) {
     const auto plan = plan::next_round(experiment, opened.context.identity,
@@ -351,6 +357,7 @@ TEST_F(InProcessFederation, RoundsThatEndDuringARemovalAreRemovedAfterIt) {
   cleaner.finish({});
   EXPECT_EQ(names_in(facility_folder("alba"), "r0"), std::vector<std::string>{"r0005"});
   EXPECT_EQ(names_in(facility_folder("brno"), "r0"), std::vector<std::string>{"r0005"});
+  EXPECT_THAT(names_in(models, ""), testing::UnorderedElementsAre(model_of(4), model_of(5)));
 }
 
 // One facility needs hours to remove its old rounds: the others' are removed, and the end of the

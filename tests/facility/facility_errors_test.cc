@@ -116,6 +116,12 @@ TEST_F(GuardedFile, AStatOfAnAbsentFileIsEmptyWhateverItThrows) {
   EXPECT_EQ(kind_of([&] { session->stat(file); }), ErrorKind::kRemote);
 }
 
+// A model at the facility counts as whole after its sync.
+TEST_F(GuardedFile, ASyncReachesTheFacility) {
+  session->sync(file);
+  EXPECT_EQ(kind_of([&] { session->sync(absent); }), ErrorKind::kRemote);
+}
+
 // A full disk or a damaged model of this machine must not be taken for the facility's error.
 TEST_F(GuardedFile, ErrorsOfSinksAndSourcesPassUnchanged) {
   inner->fail = [] {};

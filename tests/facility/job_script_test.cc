@@ -91,6 +91,12 @@ TEST(JobScript, InAnImageBindsTheJobsFolders) {
                                 kFolder.str() + " --cleanenv /images/xffl.sif xffl-train --job"));
 }
 
+TEST(JobScript, AnImageSeesTheGpusOfAmd) {
+  EXPECT_THAT(script_of(facility_of(
+                  with("workdir:", "image: {file: /images/xffl.sif, gpu: rocm}\n    workdir:"))),
+              HasSubstr("apptainer exec --rocm --bind "));
+}
+
 // A site with a login shell, one GPU for a rank, and other paths on compute nodes.
 TEST(JobScript, OfASiteWithItsOwnWaysMatchesTheGoldenFile) {
   config::Facility facility =

@@ -145,6 +145,18 @@ TEST(RoundEnd, AJobThatTheSearchDoesNotShowIsCancelled) {
   EXPECT_THAT(fixture.kinds, Contains("cancel_confirmed"));
 }
 
+TEST(RoundEnd, EveryJobOfTheAttemptIsCancelled) {
+  MachineFixture fixture;
+  ASSERT_NO_FATAL_FAILURE(to_the_search_at_the_end(fixture));
+  fixture.give(Found{{JobId("8"), JobId("9")}});
+  for (const char* job : {"8", "9", "7"}) {
+    ASSERT_TRUE(fixture.action<CancelJob>()) << job;
+    EXPECT_EQ(fixture.action<CancelJob>()->job, JobId(job));
+    fixture.give(Completed{});
+  }
+  EXPECT_TRUE(fixture.action<Finish>());
+}
+
 // The job may have begun: the fence alone does not end it.
 TEST(RoundEnd, TheJobOfALostAnswerIsCancelledAtTheDeadline) {
   MachineFixture fixture;

@@ -39,13 +39,46 @@ TEST(SideJob, IsFencedWhenItCannotBeFound) {
   EXPECT_TRUE(fake.session->stat(job.folder() / plan::kFence)) << "it may start late";
 }
 
+// An earlier command has submitted it.
+JobId submitted_job(test::FakeServices& fake, submit::JobState state) {
+  const JobId id = test::FakeScheduler(fake.cluster)
+                       .submit({.name = "prepare-1", .script = {}, .folder = {}}, {});
+  fake.cluster.set_state(id, state);
+  fake.session->put("/w/prepare/job1/job.id", id.str());
+  return id;
+}
+
+TEST(SideJob, IsUnderWayUntilItHasEnded) {
+  using submit::JobState;
+  for (const JobState state :
+       {JobState::kPending, JobState::kHeld, JobState::kRunning, JobState::kEnded}) {
+    test::FakeServices fake;
+    submitted_job(fake, state);
+    const config::Facility facility = alba();
+    SideJob job(facility, fake.services, kPlace, {}, {});
+    const bool has_ended = state == JobState::kEnded;
+    EXPECT_EQ(job.is_under_way(), !has_ended) << submit::to_string(state);
+    EXPECT_EQ(fake.session->stat(job.folder() / plan::kFence).has_value(), has_ended)
+        << submit::to_string(state);
+  }
+}
+
+TEST(SideJob, IsFencedAheadOfItsCancellation) {
+  test::FakeServices fake;
+  const JobId id = submitted_job(fake, submit::JobState::kPending);
+  const config::Facility facility = alba();
+  SideJob job(facility, fake.services, kPlace, {}, {});
+  ASSERT_TRUE(job.is_under_way());
+  job.cancel();
+  EXPECT_TRUE(fake.session->stat(job.folder() / plan::kFence));
+  fake.cluster.set_state(id, submit::JobState::kPending);  // the controller has lost the command
+  EXPECT_FALSE(job.is_under_way()) << "it will do no work";
+}
+
 // A shared file system shows the report a moment after the job's end.
 TEST(SideJob, TheReportOfALongJobMayBeLate) {
   test::FakeServices fake;
-  const JobId id = test::FakeScheduler(fake.cluster)
-                       .submit({.name = "prepare-1", .script = {}, .folder = {}}, {});
-  fake.cluster.set_state(id, submit::JobState::kRunning);
-  fake.session->put("/w/prepare/job1/job.id", id.str());
+  const JobId id = submitted_job(fake, submit::JobState::kRunning);
   const config::Facility facility = alba();
   SideJob job(facility, fake.services, kPlace, {}, {});
   ASSERT_TRUE(job.is_under_way());

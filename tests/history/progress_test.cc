@@ -101,6 +101,14 @@ TEST_F(ProgressTest, AChangeOfTheSetsBeginsANewComparison) {
   EXPECT_EQ(progress_.first_comparable(), 3u);
 }
 
+TEST_F(ProgressTest, AFacilityThatLeavesAfterItsUpdateDoesNotCount) {
+  accept(1, kAlba, 4);
+  accept(1, kBrno, 2);
+  add(0, kBrno, FacilityLeft{.reason = "r"});
+  publish(1);
+  EXPECT_EQ(losses(), std::vector<double>{4});
+}
+
 TEST_F(ProgressTest, ALostUpdateAndAnInvalidLossDoNotCount) {
   accept(1, kAlba, 4);
   accept(1, kBrno, 9);

@@ -71,8 +71,10 @@ TEST_F(Requests, KeepAllTheirFields) {
 TEST_F(Requests, AnInvalidRequestIsRemoved) {
   make_dirs(folder_.requests());
   write_file_atomic(folder_.requests() / "1.json", "{}");
+  write_file_atomic(folder_.requests() / "2.json.tmp", "{");
   EXPECT_TRUE(pending_requests(folder_).empty());
   EXPECT_FALSE(fs::exists(folder_.requests() / "1.json"));
+  EXPECT_TRUE(fs::exists(folder_.requests() / "2.json.tmp")) << "another command is writing it";
 }
 
 // Its removal would look like success to the user who cancels.

@@ -147,6 +147,14 @@ TEST(RunHistoryState, AChangedConfigurationRenewsTheBudgetsOfTheUnfinishedRound)
   EXPECT_EQ(alba(replay(events)).attempts_before_renewal, 0);
 }
 
+TEST(RunHistoryState, TheOpenAttemptBelongsToTheRenewedBudget) {
+  auto events = begun();
+  events.push_back(event("attempt_failed", 1, "alba", 1, R"({"reason":"r"})"));
+  events.push_back(event("attempt_opened", 1, "alba", 2));
+  events.push_back(event("config_changed", 0, "", 0, R"({"config_sha256":"c"})"));
+  EXPECT_EQ(alba(replay(events)).attempts_before_renewal, 1);
+}
+
 // A supervisor that restarts the coordinator in a loop must not move the deadline.
 TEST(RunHistoryState, ResumingAFailedRoundRestartsItsDeadline) {
   auto events = begun();
@@ -155,13 +163,17 @@ TEST(RunHistoryState, ResumingAFailedRoundRestartsItsDeadline) {
   events.push_back(event("submit_intended", 1, "brno", 1));
   events.push_back(event("submitted", 1, "brno", 1, R"({"job_id":"42"})"));
   events.back().time_utc = "2026-01-01T00:00:00Z";
-  auto killed = events;
-  for (const char* restart : {"2026-01-01T05:00:00Z", "2026-01-01T10:00:00Z"}) {
-    killed.push_back(event("run_resumed", 0, "", 0, R"({"keeps_budgets":true})"));
-    killed.back().time_utc = restart;
+  for (const bool has_reason : {false, true}) {
+    auto ended = events;  // by SIGKILL, or by SIGTERM
+    if (has_reason)
+      ended.push_back(event("run_stopped", 0, "", 0, R"({"kind":"cancelled","reason":"r"})"));
+    for (const char* restart : {"2026-01-01T05:00:00Z", "2026-01-01T10:00:00Z"}) {
+      ended.push_back(event("run_resumed", 0, "", 0, R"({"keeps_budgets":true})"));
+      ended.back().time_utc = restart;
+    }
+    EXPECT_EQ(replay(ended).rounds.at(1).first_submission_utc, "2026-01-01T00:00:00Z");
+    EXPECT_FALSE(alba(replay(ended)).missing) << "the facility is tried again";
   }
-  EXPECT_EQ(replay(killed).rounds.at(1).first_submission_utc, "2026-01-01T00:00:00Z");
-  EXPECT_FALSE(alba(replay(killed)).missing) << "the facility is tried again";
   events.push_back(event("run_stopped", 0, "", 0, R"({"kind":"failed","reason":"no quorum"})"));
   events.push_back(event("run_resumed", 0, "", 0));
   events.back().time_utc = "2026-01-02T00:00:00Z";

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/file.h"
+#include "xffl/history/run_history.h"
 
 namespace xffl::history {
 namespace {
@@ -82,6 +84,25 @@ TEST(RunLocation, AMoveToAnotherDiskAndARestoredBackupAreAccepted) {
                 true),
             Relocation::kMoved);
   EXPECT_EQ(of([](RunLocation& now) { now.inode = 3; }), Relocation::kMoved);
+}
+
+// Other numbers in the journal stand for the other disk.
+TEST(RunLocation, ARunOnAnotherDiskIsMovedOnlyWithoutAJournalThere) {
+  const test::TempDir dir;
+  const RunFolder folder(dir.path(), RunName("0001"));
+  make_dirs(folder.path());
+  make_dirs(dir / "earlier");
+  RunLocation before = location_of(folder.path());
+  before.folder = dir / "earlier";
+  ++before.device;
+  ++before.inode;
+  RunHistory history(folder.journal());
+  history.record({}, RunPlaced{before, /*adopted=*/false});
+  write_file_atomic(dir / "earlier/journal.db", "");
+  EXPECT_EQ(test::kind_of([&] { check_location(history, folder); }), ErrorKind::kUsage);
+  fs::remove(dir / "earlier/journal.db");
+  check_location(history, folder);
+  EXPECT_EQ(history.state().location, location_of(folder.path()));
 }
 
 TEST(RunLocation, ResolvesLinks) {

@@ -2,13 +2,16 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <thread>
 
 #include "support/await.h"
+#include "support/failing_call.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "xffl/base/error.h"
@@ -53,6 +56,26 @@ TEST_F(WorkFiles, AFolderTakesThePlaceOfAnother) {
   replace_folder(model("second", "global.e2"), to);
   EXPECT_EQ(weights(to), "second");
   EXPECT_FALSE(fs::exists(folder_.round(2) / "global.e2")) << "it held the first one";
+}
+
+// As on NFS, which has no flags of a rename.
+TEST_F(WorkFiles, AFolderTakesThePlaceOfAnotherWithoutAnExchange) {
+  constexpr int kSkipped = 77;
+  const fs::path to = folder_.global(2);
+  const fs::path first = model("first", "global.e1"), second = model("second", "global.e2");
+  const int code = test::in_child([&] {
+    if (!test::fail_calls(SYS_renameat2, EINVAL)) return kSkipped;
+    try {
+      replace_folder(first, to);
+      replace_folder(second, to);
+      return 0;
+    } catch (const Error& error) {
+      return exit_code(error.kind());
+    }
+  });
+  if (code == kSkipped) GTEST_SKIP() << "no system call filters here";
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(weights(to), "second");
 }
 
 // A coordinator is frozen between its check and its rename.

@@ -29,12 +29,14 @@ TEST(NextRound, FollowsThePublishedRoundAndEndsAfterTheLast) {
   EXPECT_EQ(next_round(experiment(), kIdentity, {0, kModel})->round, 1);
   EXPECT_EQ(next_round(experiment(), kIdentity, {2, kModel})->round, 3);
   EXPECT_FALSE(next_round(experiment(), kIdentity, {3, kModel}));
+  EXPECT_FALSE(next_round(experiment(), kIdentity, {4, kModel})) << "`rounds` is lower than before";
 }
 
 TEST(NextRound, EvaluatesAtFacilitiesWithValidationSetsAfterTheLast) {
   config::Experiment e = experiment();
   e.facilities[1].validation = {{"cs", "/data/cs.tokens"}};
   e.facilities[1].training.keep_optimizer = true;
+  e.facilities[1].training.epochs = 2;
   e.policy.on_walltime = config::OnWalltime::kResume;
   EXPECT_FALSE(next_round(e, kIdentity, {2, kModel})->evaluates);
   const auto plan = next_round(e, kIdentity, {3, kModel});
@@ -47,6 +49,7 @@ TEST(NextRound, EvaluatesAtFacilitiesWithValidationSetsAfterTheLast) {
   const job::JobSpec spec = job_spec(e, kIdentity, *plan, plan->facilities[0], 1);
   EXPECT_EQ(spec.key.facility, "brno");
   EXPECT_EQ(spec.training.steps, 0);
+  EXPECT_EQ(spec.training.epochs, 0);
   EXPECT_EQ(spec.validation, e.facilities[1].validation);
   EXPECT_TRUE(spec.train_paths.empty());
   EXPECT_EQ(spec.on_stop, job::OnStop::kUpdate);

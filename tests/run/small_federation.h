@@ -162,14 +162,18 @@ class SmallFederation : public testing::Test {
            "facilities:\n  alba: " + facility + "}}\n  brno: " + facility +
            ", validation: {it: /data/y.tokens}}}\n";
   }
-  config::Experiment experiment(const std::string& sections, int rounds = 1) const {
+  // The same with the fixture's further facility and keys.
+  std::string whole_yaml(const std::string& sections, int rounds = 1) const {
     std::string text = yaml(sections, rounds);
     if (has_cork_)
       text += "  cork: {trainer: {command: [/bin/true]}, data: {train: [/data/x.tokens]}}\n";
     for (size_t at = 0; (at = text.find("{trainer:", at)) != std::string::npos;
          at += facility_keys_.size() + 1)
       text.insert(at + 1, facility_keys_);
-    return config::parse_experiment(text, "xffl.yaml", folder_.path());
+    return text;
+  }
+  config::Experiment experiment(const std::string& sections, int rounds = 1) const {
+    return config::parse_experiment(whole_yaml(sections, rounds), "xffl.yaml", folder_.path());
   }
 
   run::Outcome run(const std::string& sections, int rounds = 1) {

@@ -13,12 +13,14 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <sstream>
 #include <thread>
 
 #include "support/await.h"
 #include "support/failing_call.h"
 #include "support/forwarding_scheduler.h"
 #include "support/thrown.h"
+#include "xffl/run/log_in.h"
 
 namespace xffl::run {
 namespace {
@@ -59,11 +61,20 @@ class Federation : public test::SmallFederation {
   void expect_repaired_model(const std::string& training);
   // Runs until alba's update is here; brno's job runs on.
   void stop_with_the_update_of_alba(const std::string& policy);
-  // `xffl cancel` without a coordinator.
-  void cancel(const std::string& sections, int rounds = 1) {
+  // brno's part of a round begins when alba's update of the first round is here: alba's work takes
+  // real time, and the deadline does not wait for it.
+  void let_brno_begin_after_alba();
+  // A user's command without a coordinator.
+  void act(const history::Request& request, const std::string& sections, int rounds = 1) {
     facility::Services made = services();
-    operate(experiment(sections, rounds), run_folder(), made,
-            {history::Request::Kind::kCancel, {}, "enough"}, std::chrono::seconds(1));
+    operate(experiment(sections, rounds), run_folder(), made, request, std::chrono::seconds(1));
+  }
+  void cancel(const std::string& sections, int rounds = 1) {
+    act({history::Request::Kind::kCancel, {}, "enough"}, sections, rounds);
+  }
+  facility::StagedScript stage(const history::RunFolder& folder) {
+    facility::Services made = services();
+    return stage_job(experiment(""), folder, made, FacilityName("alba"), {});
   }
 };
 
@@ -157,10 +168,15 @@ TEST_F(Federation, NoSequenceIsLongerThanTheModelTakes) {
   trainings_["alba"].tokens = 8 * 64 + 1;
   config::Experiment parsed =
       experiment("policy: {on_missing: skip, quorum: 1, evaluate_last: false}\n");
-  for (config::Facility& facility : parsed.facilities)
-    facility.train_data = {(folder_ / "long.tokens").string()};
-  EXPECT_EQ(run(parsed).rounds_published, 1);
-  EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("brno"));
+  for (const int64_t of_the_settings : {0, 100}) {
+    for (config::Facility& facility : parsed.facilities) {
+      facility.train_data = {(folder_ / "long.tokens").string()};
+      facility.sequence_length = of_the_settings;
+    }
+    fs::remove_all(run_folder().path());
+    EXPECT_EQ(run(parsed).rounds_published, 1);
+    EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("brno"));
+  }
 }
 
 TEST_F(Federation, AnUpdateOfManyBytesIsNotFetched) {
@@ -217,6 +233,18 @@ TEST_F(Federation, AnAcceptedUpdateIsFetchedAgainUnderALowerMaxChange) {
                 "evaluate_last: false}\n")
                 .rounds_published,
             1);
+  EXPECT_EQ(jobs_of("alba").size(), 1u) << "the limit of its acceptance counts";
+}
+
+TEST_F(Federation, AnAcceptedUpdateIsFetchedAgainUnderShorterSequences) {
+  trainings_["alba"].tokens = 8 * 64;
+  rejected_["brno"] = "not now";
+  failure_of("");
+  damage_accepted_update("alba");
+  rejected_.clear();
+  config::Experiment shorter = experiment("");
+  for (config::Facility& facility : shorter.facilities) facility.sequence_length = 2;
+  EXPECT_EQ(run(shorter).rounds_published, 1);
   EXPECT_EQ(jobs_of("alba").size(), 1u) << "the limit of its acceptance counts";
 }
 
@@ -329,13 +357,17 @@ TEST_F(Federation, ALateFacilityStaysOutAfterTheGraceTime) {
   EXPECT_GE(clock_.elapsed(), minutes(15));
 }
 
-// brno's job runs past each deadline. Its second cancellation, that of the evaluation, fails.
-TEST_F(Federation, AJobOfTheEvaluationIsCancelledAgainAtTheEnd) {
+void Federation::let_brno_begin_after_alba() {
   on_begin_ = [&](const std::string& facility) {
     const fs::path update = run_folder().facility(1, FacilityName("alba")) / "report.json";
     if (facility != "brno") return;
-    EXPECT_TRUE(test::await([&] { return fs::exists(update); })) << "alba's work takes real time";
+    EXPECT_TRUE(test::await([&] { return fs::exists(update); }));
   };
+}
+
+// brno's job runs past each deadline. Its second cancellation, that of the evaluation, fails.
+TEST_F(Federation, AJobOfTheEvaluationIsCancelledAgainAtTheEnd) {
+  let_brno_begin_after_alba();
   int cancellations = 0;
   on_cancel_ = [&](const std::string&) {
     if (++cancellations == 2) throw Error(ErrorKind::kRemote, "the link is down");
@@ -348,6 +380,24 @@ TEST_F(Federation, AJobOfTheEvaluationIsCancelledAgainAtTheEnd) {
             1);
   EXPECT_EQ(jobs_of("brno").size(), 2u);
   EXPECT_EQ(cancellations, 3) << "of the round's job, and twice of the evaluation's";
+}
+
+// When brno's report comes, the model is damaged on this machine, and cannot be rebuilt.
+TEST_F(Federation, TheJobOfAnEvaluationThatFailsHereIsCancelled) {
+  std::vector<std::string> cancelled;
+  on_cancel_ = [&](const std::string& facility) {
+    cancelled.push_back(facility);
+    return true;
+  };
+  change_report_ = [&](const job::JobSpec& spec, const job::JobReport&) {
+    if (spec.training.steps > 0) return;
+    const history::RunFolder folder = run_folder();
+    for (const fs::path& model :
+         {folder.global(1), folder.master(1), folder.facility(1, FacilityName("alba")) / "update"})
+      write_file_atomic(model / "model.safetensors", "damaged");
+  };
+  EXPECT_EQ(test::kind_of([&] { run(""); }), ErrorKind::kCorrupt);
+  EXPECT_THAT(cancelled, ElementsAre("brno"));
 }
 
 void Federation::stop_with_the_update_of_alba(const std::string& policy) {
@@ -397,13 +447,16 @@ const std::string kLeavesOutLateOnes =
     "policy: {on_missing: skip, quorum: 1, quorum_grace: 5m, poll_interval: 10s, evaluate_last: "
     "false}\n";
 
-// The job is held when the scheduler has forgotten its cancellation.
-TEST_F(Federation, AForgottenCancellationOfAHeldJobIsRepeated) {
-  trainings_["brno"] = {.duration = hours(100), .state = submit::JobState::kHeld};
-  int cancellations = 0;
-  on_cancel_ = [&](const std::string&) { return ++cancellations == 2; };
+// The jobs wait in the queue when the scheduler has forgotten their cancellations.
+TEST_F(Federation, AForgottenCancellationOfAWaitingJobIsRepeated) {
+  has_cork_ = true;
+  trainings_["brno"] = {.duration = hours(1000), .state = submit::JobState::kHeld};
+  trainings_["cork"] = {.duration = hours(1000), .state = submit::JobState::kPending};
+  std::atomic<int> of_brno = 0, of_cork = 0;
+  on_cancel_ = [&](const std::string& name) { return ++(name == "brno" ? of_brno : of_cork) == 2; };
   run(kLeavesOutLateOnes);
-  EXPECT_EQ(cancellations, 2);
+  EXPECT_EQ(of_brno, 2);
+  EXPECT_EQ(of_cork, 2);
 }
 
 // After five cancellations of a job that still runs, the driver gives up until the run's end.
@@ -413,6 +466,20 @@ TEST_F(Federation, AJobThatSurvivesItsCancellationsIsCancelledAgainAtTheEnd) {
   on_cancel_ = [&](const std::string&) { return ++cancellations > 5; };
   EXPECT_EQ(run(kLeavesOutLateOnes).rounds_published, 1);
   EXPECT_EQ(cancellations, 6) << "none of the first five is on record as confirmed";
+}
+
+// The deadline fails the round; brno's job survives five cancellations.
+TEST_F(Federation, ACancellationOfTheRunRepeatsThatOfAFailedAttempt) {
+  const std::string policy = "policy: {on_missing: fail, deadline: 2h, poll_interval: 1m}\n";
+  let_brno_begin_after_alba();
+  trainings_["brno"].duration = hours(1000);
+  int cancellations = 0;
+  on_cancel_ = [&](const std::string&) { return ++cancellations > 5; };
+  EXPECT_THAT(failure_of(policy), HasSubstr("the round's deadline"));
+  EXPECT_EQ(cancellations, 5);
+  cancel(policy);
+  EXPECT_TRUE(state().cancelled);
+  EXPECT_EQ(cancellations, 6);
 }
 
 bool needs_a_log_in(const std::string&) {
@@ -484,6 +551,24 @@ TEST_F(Federation, ASpentBudgetLeavesOutTheEvaluationOfTheLastModel) {
   EXPECT_TRUE(state().completed);
 }
 
+// brno has used two thirds of its own budget when its job is submitted.
+TEST_F(Federation, ABudgetThatIsNearlyUsedIsLoggedOnce) {
+  facility_keys_ = "scheduler: slurm, slurm: {nodes: 2, time: 1h}, ";
+  config::Experiment parsed =
+      experiment("policy: {evaluate_last: false, budget: {node_hours: 5, warn_at: 0.3}}\n");
+  parsed.facilities.at(0).budget = {.node_hours = 3, .warn_at = 0.9};
+  parsed.facilities.at(1).budget = {.node_hours = 3, .warn_at = 0.6};
+  log::set_file(folder_ / "log");
+  EXPECT_EQ(run(parsed).rounds_published, 1);
+  log::set_file({});
+  std::istringstream lines(read_file(folder_ / "log", 1 << 20));
+  std::vector<std::string> budgets;
+  for (std::string line; std::getline(lines, line);)
+    if (line.find("a budget is nearly used") != std::string::npos)
+      budgets.push_back(parse_json(line, "log").at("budget").get<std::string>());
+  EXPECT_THAT(budgets, testing::UnorderedElementsAre("policy.budget", "facilities.brno.budget"));
+}
+
 // The budget counts them from the intent on.
 TEST_F(Federation, ASubmissionsIntentNamesTheTimeOfAKeptAllocation) {
   facility_keys_ = "scheduler: slurm, slurm: {time: 3h, keep_allocation: 1h}, ";
@@ -522,6 +607,56 @@ TEST_F(Federation, ACancellationReleasesTheAllocationsOfTheRoundBefore) {
   EXPECT_EQ(released, 0);
   cancel(policy, 2);
   EXPECT_EQ(released, 2) << "alba's and brno's";
+}
+
+// cork is new in xffl.yaml, and would take part from the second round on.
+TEST_F(Federation, AFacilityThatLeftIsNotJoinedByAChangeOfTheConfiguration) {
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  observer_.on_round = [&](int, const auto&, double) { stop_.request_stop(); };
+  EXPECT_EQ(test::kind_of([&] { run(policy, 2); }), ErrorKind::kCancelled);
+  observer_.on_round = {};
+  stop_ = {};
+  has_cork_ = true;
+  act({history::Request::Kind::kLeave, {FacilityName("cork")}, "spent"}, policy, 2);
+  EXPECT_EQ(run(policy, 2).rounds_published, 2);
+  EXPECT_THAT(jobs_of("cork"), testing::IsEmpty());
+}
+
+// cork waits to join, and xffl.yaml has another training by then.
+TEST_F(Federation, ARoundBeginsWithoutItsNewFacilityWhenTheTrainingHasChanged) {
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  const config::Experiment before = experiment(policy);
+  has_cork_ = true;
+  std::string changed = whole_yaml(policy);
+  changed.replace(changed.find("steps_per_round: 4"), 18, "steps_per_round: 5");
+  write_file_atomic(folder_ / "xffl.yaml", changed);
+  history::leave_request(run_folder(), {history::Request::Kind::kJoin, {FacilityName("cork")}, ""});
+  EXPECT_EQ(run(before).rounds_published, 1);
+  EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("alba", "brno"));
+  EXPECT_EQ(jobs_of("alba").at(0).training.steps, 4);
+}
+
+// brno's job of the first of two rounds runs.
+TEST_F(Federation, AMemberStaysInTheRoundAndInTheNext) {
+  const FacilityName alba("alba"), brno("brno");
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  trainings_["brno"].duration = hours(1000);
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.key.facility == "brno") stop_.request_stop();
+  };
+  EXPECT_EQ(test::kind_of([&] { run(policy, 2); }), ErrorKind::kCancelled);
+  const auto leave = [&](const std::vector<FacilityName>& names, bool now) {
+    act({history::Request::Kind::kLeave, names, "spent", now}, policy, 2);
+  };
+  const auto refusal = [&](const std::vector<FacilityName>& names) {
+    return test::kind_of([&] { leave(names, true); });
+  };
+  has_cork_ = true;
+  EXPECT_EQ(refusal({alba, brno}), ErrorKind::kUsage) << "cork is no member of this round";
+  has_cork_ = false;
+  leave({brno}, false);
+  EXPECT_EQ(refusal({alba}), ErrorKind::kUsage) << "brno is no member of the next round";
+  EXPECT_FALSE(state().left.contains(alba));
 }
 
 TEST_F(Federation, ARejectedRequestDoesNotBlockLaterOnes) {
@@ -625,7 +760,7 @@ TEST_F(Federation, AnAdapterOfAnotherModelIsRejected) {
               HasSubstr("q_proj.lora_A.weight' has the shape [2, 16], expected [2, 8]"));
 }
 
-// Takes each job, and its answer gets lost.
+// Takes each job twice, and its answer gets lost. A cancelled job takes its time to end.
 class AnswerlessScheduler final : public submit::Scheduler {
  public:
   explicit AnswerlessScheduler(std::stop_source stop) : stop_(std::move(stop)) {}
@@ -637,28 +772,30 @@ class AnswerlessScheduler final : public submit::Scheduler {
   }
   std::vector<JobId> find(const submit::JobRequest& request, std::stop_token) override {
     if (folder_.empty() || request.folder.str() != folder_) return {};
-    return {JobId("42")};
+    return {JobId("42"), JobId("43")};
   }
   std::map<JobId, submit::JobStatus> query(std::span<const submit::SubmittedJob> jobs,
                                            std::stop_token) override {
     std::map<JobId, submit::JobStatus> states;
     for (const submit::SubmittedJob& job : jobs)
-      states[job.id] = {.state = submit::JobState::kCancelled};
+      states[job.id] = {
+          .state = submit::JobState::kRunning, .native = "COMPLETING", .is_ending = true};
     return states;
   }
   void cancel(const submit::SubmittedJob& job, std::stop_token) override {
-    cancelled_ = cancelled_ || job.id == JobId("42");
+    EXPECT_TRUE(fs::exists(fs::path(folder_) / plan::kFence)) << "another one may start late";
+    cancelled_.push_back(job.id.str());
   }
   std::chrono::milliseconds settle_time() const override { return std::chrono::milliseconds(1); }
 
   bool has_job() const { return !folder_.empty(); }
   const std::string& nodes_folder() const { return nodes_folder_; }
-  bool has_cancelled() const { return cancelled_; }
+  const std::vector<std::string>& cancelled() const { return cancelled_; }
 
  private:
   std::stop_source stop_;
   std::string folder_, nodes_folder_;
-  bool cancelled_ = false;
+  std::vector<std::string> cancelled_;
 };
 
 std::map<std::string, std::shared_ptr<AnswerlessScheduler>> answerless_schedulers(
@@ -667,8 +804,8 @@ std::map<std::string, std::shared_ptr<AnswerlessScheduler>> answerless_scheduler
           {"brno", std::make_shared<AnswerlessScheduler>(stop)}};
 }
 
-// The journal does not have the job's id: only a search finds the job.
-TEST_F(Federation, ACancellationEndsTheJobOfALostAnswer) {
+// The journal does not have the id of a job: only a search finds the jobs.
+TEST_F(Federation, ACancellationEndsTheJobsOfALostAnswer) {
   const auto schedulers = answerless_schedulers(stop_);
   make_scheduler_ = [&](const config::Facility& facility) {
     return schedulers.at(facility.name.str());
@@ -677,9 +814,10 @@ TEST_F(Federation, ACancellationEndsTheJobOfALostAnswer) {
   EXPECT_THROW(run(policy), Error);
   cancel(policy);
   EXPECT_TRUE(state().cancelled);
+  const std::vector<std::string> both = {"42", "43"}, none;
   int lost = 0;
   for (const auto& [name, scheduler] : schedulers) {
-    EXPECT_EQ(scheduler->has_cancelled(), scheduler->has_job()) << name;
+    EXPECT_EQ(scheduler->cancelled(), scheduler->has_job() ? both : none) << name;
     lost += scheduler->has_job() ? 1 : 0;
   }
   EXPECT_GT(lost, 0);
@@ -705,16 +843,39 @@ TEST_F(Federation, AJobIsSubmittedInItsFolderOnComputeNodes) {
 // Its job would train for the original run too.
 TEST_F(Federation, ACopyOfARunStagesNoJob) {
   facility_keys_ = "scheduler: slurm, slurm: {time: 1h}, ";
-  const auto stage = [&](const history::RunFolder& folder) {
-    facility::Services made = services();
-    return stage_job(experiment(""), folder, made, FacilityName("alba"), {});
-  };
   EXPECT_THAT(stage(run_folder()).command, HasSubstr("sbatch"));
   const history::RunFolder copy(folder_ / "copy", RunName("0001"));
   fs::create_directories(folder_ / "copy");
   fs::copy(run_folder().path(), copy.path(),
            fs::copy_options::recursive | fs::copy_options::copy_symlinks);
   EXPECT_THAT(test::message_of(ErrorKind::kUsage, [&] { stage(copy); }), HasSubstr("is a copy of"));
+}
+
+TEST_F(Federation, ACancelledRunStagesNoJob) {
+  facility_keys_ = "scheduler: slurm, slurm: {time: 1h}, ";
+  rejected_["brno"] = "not now";
+  failure_of("");
+  cancel("");
+  EXPECT_THAT(test::message_of(ErrorKind::kUsage, [&] { stage(run_folder()); }),
+              HasSubstr("run 0001 has ended"));
+}
+
+// A password must not reach another facility.
+TEST_F(Federation, ALogInReachesTheNamedFacility) {
+  std::vector<std::string> seen;
+  facility::Services made = services();
+  made.log_in = [&](const config::Facility& facility, const remote::Ask& ask) {
+    seen = {facility.name.str(), ask("Code: ", false)};
+  };
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.key.facility != "alba") return;
+    EXPECT_TRUE(
+        log_in_through_coordinator(run_folder(), FacilityName("brno"),
+                                   [](const std::string&, bool) { return std::string("123456"); }));
+  };
+  run_federation(experiment("policy: {evaluate_last: false}\n"), run_folder(), made,
+                 stop_.get_token(), observer_);
+  EXPECT_THAT(seen, ElementsAre("brno", "123456"));
 }
 
 // The model under an adapter keeps all its numbers.

@@ -84,6 +84,13 @@ TEST_F(Purge, AgeIsTheTimeSinceTheLastReadOrWrite) {
   EXPECT_FALSE(found[3].unused_for);
 }
 
+TEST_F(Purge, TheAgeOfALinkIsThatOfItsFile) {
+  fs::create_symlink(facility_.validation[0].path, work_ / "link");
+  const auto found = file_ages(*session_, facility_.workdir, {(work_ / "link").string()});
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_GT(*found[0].unused_for, days(34));
+}
+
 // Otherwise the check of all facilities would end.
 TEST_F(Purge, AFacilityThatDoesNotAnswerIsAskedAgainSoon) {
   test::FakeSession down;
@@ -98,6 +105,19 @@ TEST_F(Purge, AFacilityThatDoesNotAnswerIsAskedAgainSoon) {
   EXPECT_FALSE(watch_.is_due(facility_, start + hours(1)));
   EXPECT_NO_THROW(watch_.check(down, facility_, facility_.workdir / "run", {}));
   EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(watch_.is_due(facility_, start + hours(1))) << "not only after purge_after / 8";
+}
+
+TEST_F(Purge, FilesThatCouldNotBeTouchedAreTouchedSoon) {
+  test::FakeSession facility;
+  facility.make_dirs(facility_.workdir / "run");
+  facility.on_run = [](const auto& argv, const auto&) -> remote::CommandResult {
+    if (argv.at(0) == "find") return {.exit_code = 1, .out = {}, .err = "find: timed out"};
+    return {.exit_code = 0, .out = "1772366400 5\nxffl-end\n", .err = {}};
+  };
+  const Clock::MonotonicTime start{hours(1)};
+  EXPECT_TRUE(watch_.is_due(facility_, start));
+  watch_.check(facility, facility_, facility_.workdir / "run", {});
   EXPECT_TRUE(watch_.is_due(facility_, start + hours(1))) << "not only after purge_after / 8";
 }
 
@@ -170,6 +190,8 @@ TEST_F(Purge, WarnsAfterThreeQuartersOfThePurgeTime) {
   facility_.image.file = "/images/x.sif";
   EXPECT_THAT(user_files(facility_), testing::Contains("/images/x.sif"));
   EXPECT_THAT(user_files(facility_), testing::Not(testing::Contains("xffl-train")));
+  facility_.trainer_program = "/scratch/me/xffl-train";
+  EXPECT_THAT(user_files(facility_), testing::Contains("/scratch/me/xffl-train"));
 }
 
 }  // namespace
