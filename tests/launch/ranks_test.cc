@@ -156,9 +156,10 @@ TEST(RunRanks, KillsRanksThatIgnoreSigterm) {
   EXPECT_EQ(result.exit_code, 5);
 }
 
+// The process that a rank leaves behind ignores SIGTERM.
 TEST(RunRanks, KillsTheRestOfEachProcessGroup) {
   test::TempDir dir;
-  ProcessSpec spec = launcher(2, "sleep 300 & echo $! >pid.$RANK", 200);
+  ProcessSpec spec = launcher(2, "trap '' TERM; sleep 300 & echo $! >pid.$RANK", 200);
   spec.cwd = dir.path();
   EXPECT_EQ(run_process(spec).exit_code, 0);
   for (const char* name : {"pid.0", "pid.1"}) {

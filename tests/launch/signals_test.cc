@@ -88,6 +88,14 @@ TEST(LauncherSignals, ForwardsSigtermAndLetsRanksCleanUp) {
   EXPECT_THAT(launcher.output(), HasSubstr("[1] tidy\n"));
 }
 
+// The end of a terminal or of an SSH connection.
+TEST(LauncherSignals, ForwardsAHangupAndLetsRanksCleanUp) {
+  Launcher launcher(2, std::string("trap 'echo tidy; exit 0' HUP; ") + kReady);
+  launcher.signal(SIGHUP);
+  EXPECT_EQ(launcher.wait(), 0);
+  EXPECT_THAT(launcher.output(), testing::AllOf(HasSubstr("[0] tidy\n"), HasSubstr("[1] tidy\n")));
+}
+
 TEST(LauncherSignals, TermThenKillAfterTheGrace) {
   Launcher launcher(2, std::string("trap '' TERM; ") + kReady, 200);
   launcher.signal(SIGTERM);

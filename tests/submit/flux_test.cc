@@ -31,12 +31,13 @@ TEST(FluxOptions, AreOneDirectiveEach) {
   FluxSettings settings;
   settings.queue = "pbatch";
   settings.bank = "b1";
-  settings.constraints = {"mi300a"};
+  settings.constraints = {"mi300a", "himem"};
   settings.nodes = 2;
-  EXPECT_THAT(flux_options(settings, kName, RemotePath("/s/a1")),
-              testing::ElementsAre("--job-name=" + kName, "--cwd=/s/a1", "--output=/s/a1/job.out",
-                                   "--queue=pbatch", "--bank=b1", "--requires=mi300a", "--nodes=2",
-                                   "--exclusive", "--time-limit=3600s"));
+  EXPECT_THAT(
+      flux_options(settings, kName, RemotePath("/s/a1")),
+      testing::ElementsAre("--job-name=" + kName, "--cwd=/s/a1", "--output=/s/a1/job.out",
+                           "--queue=pbatch", "--bank=b1", "--requires=mi300a", "--requires=himem",
+                           "--nodes=2", "--exclusive", "--time-limit=3600s"));
   for (const char* hostile : {"-x", "a b", "a'b", "$(id)", "a\nb"}) {
     settings.bank = hostile;
     EXPECT_EQ(test::thrown_by([&] { flux_options(settings, kName, RemotePath("/s")); }).kind,
@@ -92,6 +93,7 @@ TEST(FluxAnswers, ASubmissionIsAcceptedForABareIdOnly) {
   EXPECT_EQ(kind(0, "18446744073709551615\n"), kAccepted) << "the highest 64-bit id";
   for (const char* out : {"", "f2oLkTLb\n", "1\n2\n", "0"})
     EXPECT_EQ(kind(0, out), kUnknown) << out;
+  EXPECT_EQ(kind(1, "11435875434497\n"), kUnknown) << "printed, then failed";
   EXPECT_EQ(kind(1, "", "flux-batch: ERROR: [Errno 22] Invalid queue 'x' specified\n"), kRejected);
   EXPECT_EQ(kind(1, "", "flux-batch: ERROR: unsatisfiable request\n"), kRejected);
   EXPECT_EQ(kind(1, "", "flux-batch: ERROR: Unable to connect to Flux: broker not running?\n"),

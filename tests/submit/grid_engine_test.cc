@@ -113,6 +113,8 @@ TEST(GridEngineCommands, PassTheScriptByStdinAndEachOptionAsWords) {
   EXPECT_EQ(argv.front(), "env");
   for (const std::string& word : argv) EXPECT_THAT(word, Not(HasSubstr("#!/bin/bash\ntrue")));
   EXPECT_THAT(kCommands.verify(kRequest), Not(Contains("-terse")));
+  EXPECT_THAT(kCommands.verify(kRequest), testing::IsSupersetOf({"qsub", "-w", "v"}))
+      << "without -w v, qsub submits a job";
 }
 
 TEST(GridEngineSubmission, OnlyABareIdIsAccepted) {
@@ -146,6 +148,8 @@ TEST(GridEngineSubmission, OnlyABareIdIsAccepted) {
         "fork: retry: Resource temporarily unavailable"})
     EXPECT_EQ(kind(1, "", text), Kind::kUnknown) << text;
   EXPECT_EQ(kind(127, "", "qsub: not found, denied:"), Kind::kUnknown);
+  EXPECT_EQ(kind(0, "", "access to gpu.q denied: a notice"), Kind::kUnknown)
+      << "a command that reports success has rejected nothing";
 }
 
 TEST(GridEngineQueue, ReadsTheStatesOfQstat) {
@@ -288,8 +292,9 @@ TEST(GridEngineAccounting, EachStartOfManyJobsIsShownOnce) {
     std::string out;
     for (const std::string& word : argv) {
       if (!word.starts_with("job-")) continue;
-      // Another user's job has the same name.
-      for (const std::string& id : {word.substr(4), std::string("7000")}) {
+      // Other users' jobs have the same name, and one of them has an id of our jobs.
+      const std::string reused = word == "job-1" ? "2" : "1";
+      for (const std::string& id : {word.substr(4), std::string("7000"), reused}) {
         std::string text = record(id, "0", "0");
         text.replace(text.find(kName), kName.size(), word);
         out += text;
@@ -344,8 +349,10 @@ TEST_F(GridEngineScheduler, AsksTheAccountingOnlyForJobsThatLeftTheQueue) {
   EXPECT_EQ(status_of("9").state, JobState::kRunning);
   EXPECT_THAT(asked_, ElementsAre("qstat"));
   answers_["qstat"].out = queue("", "");
-  answers_["qacct"].out = record("9", "0", "0") + "xffl-end\n";
+  answers_["qacct"].out =
+      record("9", "26  : opening input/output file", "0") + record("9", "0", "0") + "xffl-end\n";
   EXPECT_EQ(status_of("9").state, JobState::kEnded);
+  EXPECT_EQ(status_of("9").native, "exit status 0") << "the last start counts";
 }
 
 // Grid Engine gives old ids to new jobs.

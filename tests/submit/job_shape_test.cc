@@ -1,13 +1,17 @@
-// The settings of a tokenization (one task) and of a check (short), from those of a training, and
-// the check of the warning before the walltime.
+// The settings of a tokenization (one task) and of a check (short), from those of a training, the
+// check of the warning before the walltime, the settle time, and the request in a submission.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
+#include "support/fake_clock.h"
+#include "support/fake_session.h"
 #include "xffl/submit/flux.h"
 #include "xffl/submit/grid_engine.h"
 #include "xffl/submit/pbs.h"
 #include "xffl/submit/queue_manager.h"
+#include "xffl/submit/scheduler.h"
 #include "xffl/submit/slurm.h"
 
 namespace xffl::submit {
@@ -107,6 +111,44 @@ TYPED_TEST(Warning, MustBeShorterThanTheWalltime) {
   };
   EXPECT_FALSE(is_problem(std::chrono::hours(12) - std::chrono::seconds(1)));
   EXPECT_TRUE(is_problem(std::chrono::hours(12)));
+}
+
+template <class Settings>
+class SettleTime : public testing::Test {};
+TYPED_TEST_SUITE(SettleTime, Managers);
+
+TYPED_TEST(SettleTime, IsThatOfTheSection) {
+  QueueSettings settings = training<TypeParam>(1);
+  settings.as<TypeParam>().settle_time = std::chrono::seconds(7);
+  settings.as<TypeParam>().command_timeout = std::chrono::seconds(13);
+  test::FakeClock clock;
+  const auto scheduler =
+      settings.manager().make(settings, std::make_shared<test::FakeSession>(), clock);
+  EXPECT_EQ(scheduler->settle_time(), std::chrono::seconds(7));
+}
+
+template <class Settings>
+class Request : public testing::Test {};
+TYPED_TEST_SUITE(Request, Managers);
+
+// A budget forbids a second start.
+TYPED_TEST(Request, IsSubmittedWithItsFolderOnComputeNodesAndItsRequeueing) {
+  QueueSettings settings = training<TypeParam>(1);
+  settings.as<TypeParam>().tasks_per_node = 1;
+  std::string command;
+  const auto session = std::make_shared<test::FakeSession>();
+  session->on_run = [&](const std::vector<std::string>& argv, const std::string&) {
+    for (const std::string& word : argv) command += word + " ";
+    return remote::CommandResult{0, "7\n", ""};
+  };
+  test::FakeClock clock;
+  JobRequest request{"job-a", "true\n", RemotePath("/login/a1")};
+  request.nodes_folder = RemotePath("/compute/a1");
+  request.may_requeue = false;
+  settings.manager().make(settings, session, clock)->submit(request, {});
+  EXPECT_THAT(command, testing::HasSubstr("/compute/a1"));
+  for (const char* wrong : {"/login", " --requeue ", " -r y "})
+    EXPECT_THAT(command, testing::Not(testing::HasSubstr(wrong)));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 
@@ -56,6 +57,7 @@ JobStatus ended(const Json& exit_status, int substate) {
 TEST(PbsOptions, AreOneDirectiveEach) {
   PbsSettings settings;
   settings.account = "a1";
+  settings.project = "p1";
   settings.queue = "prod";
   settings.nodes = 2;
   settings.tasks_per_node = 4;
@@ -64,7 +66,7 @@ TEST(PbsOptions, AreOneDirectiveEach) {
   EXPECT_THAT(pbs_options(settings, kName, RemotePath("/s/a1"), false),
               testing::ElementsAre(
                   "-N " + kName, "-o /s/a1/job.out", "-j oe", "-k doe", "-S /bin/bash", "-m n",
-                  "-r n", "-A a1", "-q prod", "-l select=2:ncpus=4:mpiprocs=4:ngpus=4",
+                  "-r n", "-A a1", "-P p1", "-q prod", "-l select=2:ncpus=4:mpiprocs=4:ngpus=4",
                   "-l filesystems=home:eagle", "-l place=scatter", "-l walltime=3600"));
   settings.resources = {"place=pack:excl", "filesystems=home"};
   EXPECT_THAT(pbs_options(settings, kName, RemotePath("/s/a1")),
@@ -92,10 +94,12 @@ TEST(PbsAnswers, TimesOfAllDaysAndMonthsAreRead) {
 TEST(PbsAnswers, StatesAreRead) {
   EXPECT_EQ(status_of(a_job("Q")).state, JobState::kPending);
   EXPECT_EQ(status_of(a_job("W")).state, JobState::kPending);
+  EXPECT_EQ(status_of(a_job("T")).state, JobState::kPending);  // being moved to another queue
   EXPECT_EQ(status_of(a_job("H")).state, JobState::kHeld);
   EXPECT_EQ(status_of(a_job("R")).state, JobState::kRunning);
   EXPECT_EQ(status_of(a_job("R")).ends_in, std::chrono::seconds(3540));
   EXPECT_EQ(status_of(a_job("S")).state, JobState::kRunning);
+  EXPECT_EQ(status_of(a_job("U")).state, JobState::kRunning);  // its node is in use
   EXPECT_TRUE(status_of(a_job("E")).is_ending);
   EXPECT_EQ(status_of(a_job("M")).state, JobState::kUnknown);  // moved to another server
   EXPECT_EQ(status_of(a_job("?")).state, JobState::kUnknown);
@@ -161,6 +165,7 @@ TEST(PbsAnswers, ASubmissionIsAcceptedForABareIdOnly) {
   EXPECT_EQ(kind(0, "12.srv\n"), kAccepted);
   for (const char* out : {"", "12.srv\n13.srv\n", "12.srv;x", "qsub: waiting\n12.srv", "12."})
     EXPECT_EQ(kind(0, out), kUnknown) << out;
+  EXPECT_EQ(kind(1, "12.srv\n"), kUnknown) << "printed, then failed";
   EXPECT_EQ(kind(170, "", "qsub: Unknown queue\n"), kRejected);
   EXPECT_EQ(kind(2, "", "qsub: Resource invalid in \"select\" specification: ngpu\n"), kRejected);
   EXPECT_EQ(kind(191, "", "qsub: Request not allowed: Server shutting down\n"), kDeferred);
@@ -210,6 +215,23 @@ TEST_F(PbsCommandsRun, AJobIsForgottenWithoutTheServersHistory) {
   }
   EXPECT_EQ(state, JobState::kUnknown);
   EXPECT_THAT(scheduler->find(request, {}), IsEmpty());
+}
+
+TEST_F(PbsCommandsRun, OneQueryAnswersForJobsOfSeveralNames) {
+  const auto scheduler = make_pbs_scheduler({}, session, clock);
+  std::vector<SubmittedJob> jobs;
+  for (const std::string& name : {kName, kName + "-2"}) {
+    request.name = name;
+    jobs.push_back({scheduler->submit(request, {}), name});
+  }
+  auto states = scheduler->query(jobs, {});
+  const auto ended = [&](const SubmittedJob& job) {
+    return states.at(job.id).state == JobState::kEnded;
+  };
+  for (int i = 0; i < 40 && !std::ranges::all_of(jobs, ended); ++i)
+    states = scheduler->query(jobs, {});
+  for (const SubmittedJob& job : jobs)
+    EXPECT_EQ(states.at(job.id).state, JobState::kEnded) << job.name;
 }
 
 TEST_F(PbsCommandsRun, ARejectionNamesTheMessage) {

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/process.h"
@@ -100,6 +101,13 @@ TEST_F(ProcessScheduler, FindsTheOwnerOfACompleteClaimOnly) {
   }
   write_file_atomic(folder_ / "claim/owner", "123.456 nonce\n");
   EXPECT_EQ(found(), std::vector{JobId("123.456")});
+}
+
+// After a lost answer, an absent owner means that no job has started.
+TEST_F(ProcessScheduler, AnOwnerThatCannotBeReadIsNotAbsent) {
+  fs::create_directory(folder_ / "claim");
+  fs::create_symlink("elsewhere", folder_ / "claim/owner");
+  EXPECT_EQ(test::kind_of([&] { found(); }), ErrorKind::kRemote);
 }
 
 TEST_F(ProcessScheduler, AReusedPidIsNotTheJob) {

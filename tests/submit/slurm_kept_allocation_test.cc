@@ -139,6 +139,7 @@ class KeptJob : public testing::Test {
         asked_.push_back(argv[argv.size() - 2]);
         return CommandResult{0, "", ""};
       }
+      take_ = argv;
       asked_.push_back(argv.at(argv.size() - 2) == "wait" ? "take" : "take now");
       CommandResult answer = answers_.front();
       if (answers_.size() > 1) answers_.pop_front();
@@ -156,14 +157,19 @@ class KeptJob : public testing::Test {
   std::deque<CommandResult> answers_;
   CommandResult queue_{0, "1000\nxffl-end\n", ""};
   std::vector<std::string> asked_;
-  std::vector<std::string> squeue_;  // the last command
+  std::vector<std::string> squeue_, take_;  // the last commands
   std::shared_ptr<Scheduler> scheduler_;
 };
 
 TEST_F(KeptJob, IsTakenInsteadOfSubmittingAJob) {
   answers_ = {{0, "planned\n", ""}, {0, "planned\n", ""}, {0, "taken\n", ""}};
-  EXPECT_EQ(scheduler().submit(kRequest, {}), JobId("7"));
+  JobRequest request = kRequest;
+  request.nodes_folder = RemotePath("/compute/r2/a1");
+  EXPECT_EQ(scheduler().submit(request, {}), JobId("7"));
   EXPECT_THAT(asked_, ElementsAre("take", "take", "take"));
+  EXPECT_THAT(std::vector(take_.end() - 5, take_.end()),
+              ElementsAre("/w/r1/a1", "7", "/w/r2/a1", "wait", "10"))
+      << "the paths of the login node, which writes the script";
 }
 
 TEST_F(KeptJob, WithoutOneAJobIsSubmitted) {

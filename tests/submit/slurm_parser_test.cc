@@ -201,9 +201,11 @@ TEST(ReadState, MapsSlurmStatesAndPendingReasons) {
   const auto state = [](const char* name, const char* reason = "None") {
     return read_state(name, reason).state;
   };
-  for (const char* name : {"PENDING", "CONFIGURING", "REQUEUED"})
+  for (const char* name : {"PENDING", "CONFIGURING", "POWER_UP_NODE", "REQUEUED", "REQUEUE_FED"})
     EXPECT_EQ(state(name), JobState::kPending) << name;
-  for (const char* name : {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "STAGE_OUT"})
+  // SIGNALING: while the job gets the warning before its walltime.
+  for (const char* name : {"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED",
+                           "SUSPENDED", "UPDATE_DB"})
     EXPECT_EQ(state(name), JobState::kRunning) << name;
   EXPECT_TRUE(read_state("COMPLETING", "None").is_ending);
   for (const char* name : {"RUNNING", "SUSPENDED", "COMPLETED"})

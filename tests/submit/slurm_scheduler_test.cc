@@ -42,11 +42,13 @@ TEST(SlurmCommands, HaveTheWordsThatTheirAnswersNeed) {
   };
   expect(queue_command({kName}, ""),
          {"squeue", "--noheader", "--me", "--states=all", "SLURM_TIME_FORMAT=%s",
-          "--format=%A|%j|%T|%S|%L|%Z|%N|%r", "SQUEUE_STATES", "SQUEUE_FORMAT", "SLURM_CLUSTERS"});
-  expect(accounting_command({kName}, ""),
-         {"sacct", "--noheader", "--parsable2", "--allocations",
+          "--format=%A|%j|%T|%S|%L|%Z|%N|%r", "SQUEUE_STATES", "SQUEUE_FORMAT", "SQUEUE_PARTITION",
+          "SQUEUE_ACCOUNT", "SQUEUE_QOS", "SLURM_CLUSTERS"});
+  expect(accounting_command({kName, "first"}, ""),
+         {"sacct", "--noheader", "--parsable2", "--allocations", "--name=" + kName + ",first",
           "--format=JobIDRaw,JobName,State,NodeList,WorkDir", "SACCT_FORMAT"});
-  expect(starts_command({"7", "8"}, ""), {"--duplicates", "--allocations", "--jobs=7,8"});
+  expect(starts_command({"7", "8"}, "twin"),
+         {"--duplicates", "--allocations", "--jobs=7,8", "--clusters=twin"});
   expect(cancel_command("7", kName, ""), {"scancel", "--me", "SCANCEL_STATE", "SCANCEL_BATCH"});
   expect(submit_command({}, "x", false),
          {"sbatch", "SBATCH_ARRAY_INX", "SBATCH_TEST_ONLY", "SBATCH_WAIT", "SLURM_CLUSTERS"});
@@ -193,6 +195,10 @@ TEST(SubmitCommand, SubmitsNoPartOfAScript) {
   }
   EXPECT_EQ(session->run(argv, script, std::chrono::seconds(20), {}).exit_code, 0);
   EXPECT_EQ(read_file(submitted, 1000), script);
+  using std::filesystem::perms;
+  EXPECT_EQ(std::filesystem::status(submitted).permissions(),
+            perms::owner_read | perms::owner_write)
+      << "the job's output has the umask of sbatch";
 }
 
 TEST_F(SlurmScheduler, ALostOrUnexpectedAnswerLeavesTheOutcomeUnknown) {
@@ -245,9 +251,12 @@ TEST_F(SlurmScheduler, AnotherJobWithAReusedIdIsUnknown) {
 
 TEST_F(SlurmScheduler, AsksTheAccountingAboutJobsThatSqueueForgot) {
   says("squeue", {0, queue(""), ""});
-  says("sacct", {0, "7|" + kName + "|TIMEOUT|n1|/scratch/me/a1\nxffl-end\n", ""});
+  says("sacct", {0,
+                 "7|" + kName + "|NODE_FAIL|n1|/scratch/me/a1\n7|" + kName +
+                     "|TIMEOUT|n1|/scratch/me/a1\nxffl-end\n",
+                 ""});
   EXPECT_EQ(status_of("7").state, JobState::kEnded);
-  EXPECT_EQ(status_of("7").cause, EndCause::kWalltime);
+  EXPECT_EQ(status_of("7").cause, EndCause::kWalltime) << "the last start counts";
   EXPECT_EQ(status_of("8").state, JobState::kUnknown);
 }
 
@@ -330,8 +339,9 @@ TEST_F(SlurmScheduler, AnIncompleteAnswerOfSqueueDoesNotEndAJob) {
 
 TEST_F(SlurmScheduler, FindsJobsOfTheNameInTheFolderOldestFirst) {
   says("squeue", {0,
-                  queue(row("10", "PENDING") + row("9", "COMPLETED") +
-                        row("8", "RUNNING", kName, "/scratch/me/other") + row("3", "RUNNING", "x")),
+                  queue("10|" + kName + "|PENDING|N/A|10:00|/scratch/me/a1||Priority\n" +
+                        row("9", "COMPLETED") + row("8", "RUNNING", kName, "/scratch/me/other") +
+                        row("3", "RUNNING", "x")),
                   ""});
   says("sacct", {0,
                  "9|" + kName + "|COMPLETED|n1|/scratch/me/a1\n5|" + kName +
@@ -346,14 +356,25 @@ TEST_F(SlurmScheduler, FindsJobsOfTheNameInTheFolderOldestFirst) {
   EXPECT_TRUE(scheduler().find(kRequest, {}).empty());
 }
 
+TEST_F(SlurmScheduler, FindsAJobByItsFolderOnComputeNodes) {
+  JobRequest request = kRequest;
+  request.nodes_folder = RemotePath("/compute/a1");
+  says("squeue", {0, queue(row("7", "RUNNING", kName, "/compute/a1") + row("8", "RUNNING")), ""});
+  says("sacct", no_accounting_);
+  EXPECT_THAT(scheduler().find(request, {}), ElementsAre(JobId("7")));
+}
+
 TEST_F(SlurmScheduler, CancelNamesTheJobAndIgnoresAnEndedJob) {
   says("scancel", {0, "", ""});
   scheduler().cancel({JobId("7"), kName}, {});
   EXPECT_THAT(last_, Contains("--name=" + kName));
   EXPECT_EQ(last_.back(), "7");
-  says("scancel",
-       {1, "", "scancel: error: Kill job error on job id 7: Invalid job id specified\n"});
-  scheduler().cancel({JobId("7"), kName}, {});
+  for (const char* text : {"Invalid job id specified", "Job/step already completing or completed",
+                           "Job has already finished"}) {
+    says("scancel",
+         {1, "", "scancel: error: Kill job error on job id 7: " + std::string(text) + "\n"});
+    EXPECT_NO_THROW(scheduler().cancel({JobId("7"), kName}, {})) << text;
+  }
   says("scancel",
        {140, "",
         "scancel: error: Kill job error on job id 7: Socket timed out on send/recv operation\n"});
@@ -372,7 +393,11 @@ TEST_F(SlurmScheduler, TestOnlyReturnsTheEstimateOrTheReason) {
   EXPECT_THAT(good.answer, HasSubstr("to start at 2026-11-23"));
   EXPECT_THAT(last_, Contains("--test-only"));
   says("sbatch", {1, "", "allocation failure: Invalid partition name specified\n"});
-  EXPECT_FALSE(test_only(*session_, settings_, request, {}).accepted);
+  const TestOnly wrong = test_only(*session_, settings_, request, {});
+  EXPECT_FALSE(wrong.accepted);
+  EXPECT_TRUE(wrong.permanent);
+  says("sbatch", {1, "", "allocation failure: Unable to contact slurm controller\n"});
+  EXPECT_FALSE(test_only(*session_, settings_, request, {}).permanent) << "a retry may help";
 }
 
 TEST(AccountedStarts, AnotherJobWithAReusedIdIsLeftOut) {

@@ -119,6 +119,10 @@ TEST(Template, RejectsAQuotedValueInsideQuotes) {
   EXPECT_THAT(refusal("echo 'a {{quote v}}'", values), HasSubstr("stands inside quotes"));
   EXPECT_THAT(refusal("echo `id {{quote v}}`", values), HasSubstr("stands inside quotes"));
   EXPECT_THAT(refusal("echo \\{{quote v}}", values), HasSubstr("stands inside quotes"));
+  EXPECT_THAT(refusal("echo \"a\\\" {{quote v}}\"", values), HasSubstr("stands inside quotes"));
+  EXPECT_THAT(refusal("echo '\\'' {{quote v}}'", values), HasSubstr("stands inside quotes"));
+  EXPECT_THAT(refusal("echo '{{a}} {{quote v}}'", {{"a", "1"}, {"v", "x y"}}),
+              HasSubstr("stands inside quotes"));
   EXPECT_EQ(render_template("# it's {{quote v}}", "t", values), "# it's 'x y'");
   EXPECT_EQ(render_template("echo 'a' \"b\" {{quote v}}", "t", values), "echo 'a' \"b\" 'x y'");
 }
