@@ -231,6 +231,10 @@ TEST_F(Average, RejectsInvalidWeightsKeysAndTypes) {
 
   checkpoint::ModelWriter(dir_ / "ints", {{"w", Dtype::kI64, {0}}}).finish();
   EXPECT_THAT(thrown_by_average({{dir_ / "ints", 1, "i", "ints"}}).message, HasSubstr("I64"));
+
+  const Input c = input("c", {{"w", {{1}, {0.25f}}}}, 1.7e308);
+  const Input d = input("d", {{"w", {{1}, {0.25f}}}}, 1.7e308);
+  EXPECT_THAT(thrown_by_average({c, d}).message, HasSubstr("the sum of the weights overflows"));
 }
 
 TEST_F(Average, NeverReplacesAFolder) {

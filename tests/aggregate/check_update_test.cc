@@ -44,6 +44,9 @@ TEST_F(CheckUpdate, AcceptsOneChangedElement) {
   Tensors update = some_model(1, Dtype::kBF16);
   update["out.weight"].values.back() += 1.0f;
   EXPECT_EQ(check(update, false).message, kFine);
+  for (auto& [name, tensor] : update) tensor.values.assign(tensor.values.size(), 0.0f);
+  update["out.weight"].values.back() = 1.0f;
+  EXPECT_EQ(check(update, true).message, kFine);
 }
 
 TEST_F(CheckUpdate, RejectsTheInputModel) {

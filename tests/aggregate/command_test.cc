@@ -69,6 +69,17 @@ TEST_F(Command, TheOrderOfEqualModelsWithOtherWeightsDoesNotMatter) {
   }
 }
 
+// The models differ outside the samples that the command reads of a file of more than 2 MiB.
+TEST_F(Command, TheOrderOfLargeModelsWithEqualSamplesDoesNotMatter) {
+  const std::map<std::string, float> models = {{"a", -1.0f}, {"b", 1.0f}, {"c", 1e-17f}};
+  for (const auto& [name, value] : models) {
+    std::vector<float> values(800'000);
+    values[20'000] = value;
+    write_model(dir_ / name, {{"w", {{800'000}, values}}});
+  }
+  EXPECT_EQ(average({"a", "b", "c"}), average({"a", "c", "b"}));
+}
+
 TEST_F(Command, AcceptsAFolderTwiceAndADtype) {
   write_model(dir_ / "a", {{"w", {{2}, {1, 3}}}});
   write_model(dir_ / "b", {{"w", {{2}, {4, 0}}}});
@@ -78,6 +89,10 @@ TEST_F(Command, AcceptsAFolderTwiceAndADtype) {
   EXPECT_EQ(checkpoint::ModelFolder(dir_ / "out0").spec("w").dtype, Dtype::kF16);
   average({"out0", "out1"});
   EXPECT_EQ(checkpoint::ModelFolder(dir_ / "out2").spec("w").dtype, Dtype::kF16) << "as the inputs";
+  average({"--dtype", "fp32", "out0", "out1"});
+  EXPECT_EQ(checkpoint::ModelFolder(dir_ / "out3").spec("w").dtype, Dtype::kF32);
+  average({"--dtype", "bf16", "a", "b"});
+  EXPECT_EQ(checkpoint::ModelFolder(dir_ / "out4").spec("w").dtype, Dtype::kBF16);
 }
 
 TEST_F(Command, WrongWeightsAreAUsageError) {

@@ -115,6 +115,15 @@ TEST(LogConsole, ShowsOneReadableLinePerEventFromItsLevel) {
       << text;
 }
 
+TEST(LogConsole, ShowsNoSecretsAndNoControlCharacters) {
+  log::set_console_level(log::Level::kInfo);
+  testing::internal::CaptureStderr();
+  log::info("job ended", {{"error", "\x1b[2J\nHF_TOKEN=hf_abcdefghijklmnopqrstuvwx"}});
+  const std::string text = testing::internal::GetCapturedStderr();
+  log::set_console_level(log::Level::kOff);
+  EXPECT_THAT(text, testing::EndsWith("  error=\\x1B[2J\\x0AHF_TOKEN=[removed]\n"));
+}
+
 TEST(LogConsole, ShowsNumbersWithSixSignificantDigits) {
   log::set_console_level(log::Level::kInfo);
   testing::internal::CaptureStderr();

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <thread>
 
 #include "support/temp_dir.h"
@@ -32,6 +33,9 @@ TEST(RunProcess, SetsTheEnvironmentAndWorkingDirectory) {
   const ProcessResult result =
       run_process({.argv = {"sh", "-c", "echo $X; pwd"}, .env = {{"X", "7"}}, .cwd = dir.path()});
   EXPECT_EQ(result.out, "7\n" + std::filesystem::canonical(dir.path()).string() + "\n");
+  ::setenv("X", "inherited", 1);
+  EXPECT_EQ(run_process({.argv = {"printenv", "X"}, .env = {{"X", "7"}}}).out, "7\n");
+  ::unsetenv("X");
 }
 
 TEST(RunProcess, ErrorNamesAMissingProgram) {
@@ -59,6 +63,16 @@ TEST(RunProcess, AChildDoesNotInheritBlockedSignals) {
   const ProcessResult result = run_process({.argv = {"sh", "-c", "kill -TERM $$; exit 3"}});
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   EXPECT_EQ(result.exit_code, 128 + SIGTERM);
+}
+
+// nohup ignores SIGHUP, and this process ignores SIGPIPE.
+TEST(RunProcess, AChildDoesNotInheritIgnoredSignals) {
+  for (const int ignored : {SIGHUP, SIGPIPE, SIGUSR1}) {
+    const auto before = ::signal(ignored, SIG_IGN);
+    const std::string kill = "kill -" + std::to_string(ignored) + " $$; exit 3";
+    EXPECT_EQ(run_process({.argv = {"sh", "-c", kill}}).exit_code, 128 + ignored);
+    ::signal(ignored, before);
+  }
 }
 
 TEST(RunProcess, TimeoutEndsAChildThatClosedItsOutputs) {
@@ -97,12 +111,14 @@ TEST(RunProcess, SurvivesAChildThatDoesNotReadStdin) {
 
 TEST(StartDetached, AppendsBothStreamsToTheOutputFile) {
   test::TempDir dir;
-  const pid_t pid =
-      start_detached({.argv = {"sh", "-c", "echo hi; echo oops >&2"}}, dir.path() / "log");
-  int status = 0;
-  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
-  EXPECT_EQ(status, 0);
-  EXPECT_EQ(read_file(dir.path() / "log", 100), "hi\noops\n");
+  for (int i = 0; i < 2; ++i) {
+    const pid_t pid =
+        start_detached({.argv = {"sh", "-c", "echo hi; echo oops >&2"}}, dir.path() / "log");
+    int status = 0;
+    ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+    EXPECT_EQ(status, 0);
+  }
+  EXPECT_EQ(read_file(dir.path() / "log", 100), "hi\noops\nhi\noops\n");
 }
 
 TEST(ProcessStartTicks, IdentifiesAProcess) {

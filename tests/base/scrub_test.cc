@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+
 #include "xffl/base/log.h"
 
 namespace xffl {
@@ -16,6 +19,13 @@ TEST(Scrub, RemovesTokensWithKnownPrefixes) {
     EXPECT_EQ(scrubbed(secret), "[removed]");
   }
   EXPECT_EQ(scrubbed("sk-" + forty), "[removed]");
+  const std::map<std::string, size_t> shortest = {
+      {"hf_", 20},    {"ghp_", 20},        {"gho_", 20},   {"ghu_", 20},  {"ghs_", 20},
+      {"ghr_", 20},   {"github_pat_", 20}, {"glpat-", 16}, {"sk-", 20},   {"npm_", 20},
+      {"nvapi-", 20}, {"pypi-", 20},       {"xoxb-", 16},  {"xoxp-", 16}, {"xoxa-", 16},
+      {"AKIA", 16},   {"ASIA", 16},        {"AIza", 30},   {"eyJ", 30}};
+  for (const auto& [prefix, length] : shortest)
+    EXPECT_EQ(scrubbed(prefix + std::string(length, 'a')), "[removed]");
   EXPECT_EQ(scrubbed("task-" + forty), "task-" + forty) << "a word that ends in sk";
 }
 
@@ -65,6 +75,11 @@ TEST(Scrub, RemovesValuesOfSecretNames) {
   EXPECT_EQ(scrubbed("Authorization: Bearer abcdefghijklmnop1"), "Authorization: Bearer [removed]");
   EXPECT_EQ(scrubbed("clone https://me:hunter2@example.org/x"),
             "clone https://me:[removed]@example.org/x");
+  for (const std::string name :
+       {"password", "passwd", "passphrase", "passcode", "secret", "token", "api_key", "apikey",
+        "api-key", "access_key", "secret_key", "private_key", "credential", "credentials"})
+    EXPECT_EQ(scrubbed(name + "=abcdef"), name + "=[removed]");
+  EXPECT_EQ(scrubbed("one-time code: 123456"), "one-time code: [removed]") << "the shortest value";
 }
 
 TEST(Scrub, KeepsDiagnosticText) {

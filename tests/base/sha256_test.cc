@@ -48,6 +48,9 @@ TEST(IsSha256Hex, AcceptsOnly64LowerCaseHexDigits) {
   EXPECT_TRUE(is_sha256_hex(sha256_hex("a")));
   EXPECT_FALSE(is_sha256_hex(std::string(64, 'A')));
   EXPECT_FALSE(is_sha256_hex(std::string(63, 'a')));
+  EXPECT_FALSE(is_sha256_hex(std::string(65, 'a')));
+  for (const char other : {'/', ':', '`', 'g'})  // the neighbours of the digits
+    EXPECT_FALSE(is_sha256_hex(std::string(63, 'a') + other)) << other;
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/sha256.h"
+#include "xffl/remote/login_shell.h"
 #include "xffl/remote/session.h"
 
 namespace xffl::remote {
@@ -33,6 +34,11 @@ struct LocalFixture : SessionFixture {
   RemotePath folder() override {
     return RemotePath(std::filesystem::canonical(dir.path()).string());
   }
+};
+
+struct LoginShellFixture : LocalFixture {
+  std::shared_ptr<Session> shell = make_login_shell_session(make_local_session());
+  Session& session() override { return *shell; }
 };
 
 struct FakeFixture : SessionFixture {
@@ -291,6 +297,7 @@ INSTANTIATE_TEST_SUITE_P(
     Sessions, SessionContract,
     testing::Values(
         Implementation{"Local", [] { return std::make_unique<LocalFixture>(); }},
+        Implementation{"LoginShell", [] { return std::make_unique<LoginShellFixture>(); }},
         Implementation{"Fake", [] { return std::make_unique<FakeFixture>(); }},
         Implementation{"Faulty", [] { return std::make_unique<FaultyFixture>(); }},
         Implementation{"Ssh", [] { return ssh_fixture({}); }},

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "support/temp_dir.h"
 #include "wire.h"
 #include "xffl/base/file.h"
@@ -61,6 +63,21 @@ TEST_F(CredentialFiles, EachOfSeveralKeysCounts) {
   EXPECT_EQ(credential_expiry(settings_), Clock::UtcTime(expiry)) << "no log-in offers the first";
   std::filesystem::permissions(dir_ / "first", std::filesystem::perms(0600));
   EXPECT_NE(find_credentials(settings_).stamp, found.stamp) << "the first key is tried again";
+  EXPECT_FALSE(credential_expiry(settings_)) << "a key without a certificate";
+  const std::chrono::seconds later = expiry + std::chrono::hours(1);
+  write_file_atomic(dir_ / "first-cert.pub", certificate_until(later));
+  EXPECT_EQ(credential_expiry(settings_), Clock::UtcTime(later)) << "the latest one";
+}
+
+TEST_F(CredentialFiles, WithoutANamedKeyTheUsualOnesServe) {
+  settings_.keys = {};
+  make_dirs(dir_ / ".ssh");
+  const std::vector<std::string> names = {"id_ed25519", "id_ecdsa", "id_rsa"};
+  for (const std::string& name : names) write_file_atomic(dir_ / ".ssh" / name, "a private key\n");
+  ::setenv("HOME", dir_.path().c_str(), 1);
+  const Credentials found = find_credentials(settings_);
+  ASSERT_EQ(found.files.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(found.files[i].key, dir_ / ".ssh" / names[i]);
 }
 
 TEST_F(CredentialFiles, AKeyReadableByOthersIsNotOffered) {

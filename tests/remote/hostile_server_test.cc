@@ -274,7 +274,10 @@ TEST_F(HostileServerTest, AFailedFsyncIsAnIoError) {
       }},
       "sftp");
   const auto session = make_ssh_session(settings(false));
-  EXPECT_EQ(error_of([&] { session->sync(RemotePath(file_.string())); }).kind(), ErrorKind::kIo);
+  const RemotePath file(file_.string()), copy(copy_.string());
+  EXPECT_EQ(error_of([&] { session->sync(file); }).kind(), ErrorKind::kIo);
+  EXPECT_EQ(error_of([&] { session->rename(file, copy); }).kind(), ErrorKind::kIo)
+      << "of the folder";
 }
 
 // Others report it when a file is closed.

@@ -7,6 +7,7 @@
 #include <functional>
 #include <thread>
 
+#include "support/recorded_syncs.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "xffl/base/error.h"
@@ -106,6 +107,16 @@ TEST_F(LocalSession, ATextIsWholeAfterAnInterruptedWrite) {
   EXPECT_FALSE(fs::exists(dir_ / "job.json.tmp"));
 }
 
+// A power loss could otherwise leave a name without its content.
+TEST_F(LocalSession, SyncsAFileAndTheFolderOfANewName) {
+  test::synced_sizes.clear();
+  session_->write(at("new"), 0, std::vector<std::byte>(5));
+  session_->sync(at("new"));
+  EXPECT_TRUE(test::is_synced(dir_ / "new"));
+  session_->rename(at("new"), at("old"));
+  EXPECT_TRUE(test::is_synced(dir_.path()));
+}
+
 TEST_F(LocalSession, MakesPrivateFilesAndFolders) {
   session_->make_dirs(at("a/b"));
   session_->write(at("a/b/file"), 0, {});
@@ -114,6 +125,11 @@ TEST_F(LocalSession, MakesPrivateFilesAndFolders) {
   EXPECT_EQ(info.st_mode & 0777, 0700u);
   ASSERT_EQ(::stat((dir_ / "a/b/file").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST_F(LocalSession, ReportsTheFreeBytesOfItsDisk) {
+  const auto free = static_cast<double>(fs::space(dir_.path()).available);
+  EXPECT_NEAR(static_cast<double>(session_->free_bytes(at("")).value()), free, free / 2);
 }
 
 TEST_F(LocalSession, MakeDirsFailsOverAFile) {

@@ -7,10 +7,12 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "support/fake_session.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/base/sha256.h"
 
 namespace xffl::remote {
 namespace {
@@ -60,6 +62,15 @@ TEST_F(LoginShell, LeavesFilesToTheSession) {
   const RemotePath file((dir_ / "file").string());
   write_text_atomic(*session_, file, "text");
   EXPECT_EQ(read_text(*plain_, file, 100), "text");
+  const auto far = std::make_shared<test::FakeSession>();
+  far->hashes = true;
+  far->free = 77;
+  far->put("/file", "abcd");
+  const auto session = make_login_shell_session(far);
+  EXPECT_EQ(session->sha256(RemotePath("/file"), 1, 2), sha256_hex("bc"));
+  EXPECT_TRUE(session->block_hashes(RemotePath("/file"), 0, 4, 2));
+  EXPECT_EQ(session->free_bytes(RemotePath("/")), 77u);
+  EXPECT_EQ(test::kind_of([&] { session->sync(RemotePath("/none")); }), ErrorKind::kNotFound);
 }
 
 }  // namespace

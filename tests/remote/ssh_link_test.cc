@@ -174,20 +174,39 @@ TEST_F(SshLink, TriesTheNextLogInNode) {
   expect_works(*make_ssh_session(settings));
 }
 
+// Settings with the login nodes `first` and `second` in this order, both trusted.
+SshSettings both(const test::Sshd& first, const test::Sshd& second) {
+  auto settings = second.settings();
+  settings.hosts.insert(settings.hosts.begin(), first.settings().hosts[0]);
+  settings.keys.insert(settings.keys.begin(), first.key());
+  std::ofstream(second.known_hosts(), std::ios::app) << read_file(first.known_hosts(), 10'000);
+  return settings;
+}
+
 // Two threads may fail to write through one connection.
 TEST_F(SshLink, SeveralFailedWritesLeaveANodeOnce) {
   test::Sshd bad, good;
-  auto settings = good.settings();
-  settings.hosts.insert(settings.hosts.begin(), bad.settings().hosts[0]);
-  settings.keys.push_back(bad.key());
-  std::ofstream(good.known_hosts(), std::ios::app) << read_file(bad.known_hosts(), 10'000);
-  Connector connector(settings);
+  Connector connector(both(bad, good));
   const auto failed = connector.get();
   EXPECT_TRUE(connector.leave(failed, "a full disk"));
   const auto other = connector.get();
   EXPECT_NE(other, failed);
   EXPECT_TRUE(connector.leave(failed, "a full disk"));
   EXPECT_EQ(connector.get(), other);
+}
+
+// No login node is to blame for the disk of this machine.
+TEST_F(SshLink, AFailedReadOfTheLocalFileLeavesNoNode) {
+  test::Sshd one, two;
+  const auto session = make_ssh_session(both(one, two));
+  const Source broken = [](uint64_t, std::span<std::byte>) {
+    throw Error(ErrorKind::kIo, "the disk here is broken");
+  };
+  const RemotePath copy((one.dir() / "copy").string());
+  const Error error = error_of([&] { session->upload(copy, 0, 100, broken, {}); });
+  EXPECT_EQ(error.kind(), ErrorKind::kIo) << error.what();
+  expect_works(*session);
+  EXPECT_EQ(two.connections(), 0);
 }
 
 // Two login nodes with one file system, which the first of them cannot write.
@@ -199,14 +218,6 @@ class SshNodeThatCannotWrite : public SshTest, public testing::WithParamInterfac
       GTEST_SKIP() << test::Sshd::no_own_view();
   }
 
-  /// `first` and `second` in this order, both trusted.
-  static SshSettings both(const test::Sshd& first, const test::Sshd& second) {
-    auto settings = second.settings();
-    settings.hosts.insert(settings.hosts.begin(), first.settings().hosts[0]);
-    settings.keys.insert(settings.keys.begin(), first.key());
-    std::ofstream(second.known_hosts(), std::ios::app) << read_file(first.known_hosts(), 10'000);
-    return settings;
-  }
   static Error write_error(Session& session, const std::string& folder) {
     const std::string bytes(300'000, 'x');
     return error_of(
@@ -439,6 +450,33 @@ TEST_F(SshLink, AHostWithoutSha256sumHasNoHashes) {
   EXPECT_FALSE(session->block_hashes(file, 0, 4, 2));
 }
 
+TEST_F(SshLink, WhereCommandsCannotPutFilesTheyGoOneByOne) {
+  test::TempDir dir;
+  write_file_atomic(dir / "sync", "#!/bin/sh\nexit 1\n", 0755);
+  test::Sshd sshd({.before_login = "PATH=" + dir.path().string() + ":$PATH; export PATH"});
+  const auto session = make_ssh_session(sshd.settings());
+  const std::vector<NewFile> files = {{"one", "1"}, {"two", "22"}};
+  session->put_files(RemotePath((dir / "files").string()), files);
+  EXPECT_EQ(read_file(dir / "files/one", 100), "1");
+  EXPECT_EQ(read_file(dir / "files/two", 100), "22");
+}
+
+// Behind the noise SFTP does not work. After a crash of the file server a name has its content.
+TEST_F(SshLink, CommandsMakeFilesAndNamesDurable) {
+  test::TempDir dir;
+  const std::string here = dir.path().string();
+  write_file_atomic(dir / "sync",
+                    "#!/bin/sh\ncd " + here + "\necho \"$1:\" $(ls -d one two 2>/dev/null) >>log\n",
+                    0755);
+  test::Sshd sshd({.before_login = "echo noise; PATH=" + here + ":$PATH; export PATH"});
+  const auto session = make_ssh_session(sshd.settings());
+  const RemotePath folder(here);
+  session->write(folder / "one", 0, {});
+  session->sync(folder / "one");
+  session->rename(folder / "one", folder / "two");
+  EXPECT_EQ(read_file(dir / "log", 1000), here + "/one: one\n" + here + ": two\n");
+}
+
 TEST_F(SshLink, WaitsForASlowLogInShell) {
   test::Sshd sshd({.before_login = "sleep 2; printf '\\033[2Jmotd\\r\\n'; echo more >&2"});
   const auto session = make_ssh_session(sshd.settings());
@@ -467,8 +505,11 @@ TEST_F(SshLink, ReportsAHostWithoutAShell) {
 }
 
 TEST_F(SshLink, CreatesPrivateFilesAndDoesNotFollowLinks) {
-  for (const bool sftp_only : {false, true}) {
-    test::Sshd sshd({.sftp_only = sftp_only});
+  // Both SFTP and commands, commands where SFTP does not work, and SFTP alone.
+  const std::vector<test::SshdOptions> servers = {
+      {}, {.before_login = "umask 022; echo Welcome"}, {.sftp_only = true}};
+  for (const test::SshdOptions& options : servers) {
+    test::Sshd sshd(options);
     const auto session = make_ssh_session(sshd.settings());
     const RemotePath folder(sshd.dir().path().string());
     session->make_dirs(folder / "a/b");
@@ -485,6 +526,11 @@ TEST_F(SshLink, CreatesPrivateFilesAndDoesNotFollowLinks) {
               ErrorKind::kIo);
     EXPECT_EQ(error_of([&] { session->download(folder / "a/link", 0, 4, [](auto) {}, {}); }).kind(),
               ErrorKind::kIo);
+    const std::string key = read_file(sshd.key(), 10'000);
+    EXPECT_EQ(
+        error_of([&] { session->upload(folder / "a/link", 0, 4, [](auto...) {}, {}); }).kind(),
+        ErrorKind::kIo);
+    EXPECT_EQ(read_file(sshd.key(), 10'000), key);
     session->remove_tree(folder / "a");
     EXPECT_TRUE(std::filesystem::exists(sshd.dir() / "id"));
     const uint64_t free = std::filesystem::space(folder.str()).available;

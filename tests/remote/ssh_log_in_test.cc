@@ -53,6 +53,27 @@ TEST_F(SshLogIn, WorksWithEveryKeyType) {
   }
 }
 
+// The host has lost the first of its trusted keys, which is of another type.
+TEST_F(SshLogIn, AHostMayHaveSeveralTrustedKeys) {
+  test::Sshd sshd({.host_key_type = "ecdsa"});
+  const std::string known = read_file(sshd.known_hosts(), 10'000);
+  write_file_atomic(sshd.known_hosts(), known.substr(0, known.find(' ') + 1) +
+                                            read_file(sshd.dir() / "ca.pub", 10'000) + known);
+  expect_works(*make_ssh_session(sshd.settings()));
+}
+
+// The host would accept the first key.
+TEST_F(SshLogIn, DoesNotOfferAKeyThatOthersCanRead) {
+  test::Sshd sshd;
+  auto settings = sshd.settings();
+  settings.keys = {sshd.key(), sshd.make_key("other")};
+  std::filesystem::permissions(sshd.key(), std::filesystem::perms(0640));
+  const Error error = error_of([&] { expect_works(*make_ssh_session(settings)); });
+  expect_kind(error, ErrorKind::kAuth);
+  EXPECT_THAT(error.what(), HasSubstr("chmod 600"));
+  EXPECT_EQ(sshd.count("Accepted"), 0);
+}
+
 TEST_F(SshLogIn, UsesTheCertificateOfTheKey) {
   test::Sshd sshd({.authorize_key = false});
   sshd.certify("-1m:+2h", test::own_user());
@@ -193,6 +214,21 @@ TEST_F(SshLogIn, UsesTheAgentsCertificateAndItsExpiry) {
   EXPECT_GT(credential_expiry(settings).value() - SystemClock().utc(), 119min);
   settings.agent = false;
   expect_kind(error_of([&] { expect_works(*make_ssh_session(settings)); }), ErrorKind::kAuth);
+}
+
+TEST_F(SshLogIn, AKeyAddedToTheAgentIsTriedAfterTwoRefusals) {
+  test::Sshd sshd;
+  Agent agent(sshd.dir());
+  agent.add(sshd.make_key("refused"));
+  auto settings = sshd.settings();
+  settings.keys = {sshd.dir() / "absent"};
+  settings.agent = true;
+  const auto session = make_ssh_session(settings);
+  for (int i = 0; i < 3; ++i)
+    expect_kind(error_of([&] { expect_works(*session); }), ErrorKind::kAuth);
+  EXPECT_EQ(sshd.connections(), 2);
+  agent.add(sshd.key());
+  expect_works(*session);
 }
 
 // The host ends a log-in after two refused keys.

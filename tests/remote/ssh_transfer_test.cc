@@ -239,6 +239,22 @@ TEST_F(SshTransfer, AFullDiskIsAnIoError) {
   expect_works(*session);
 }
 
+// Behind the noise SFTP does not work, and commands write small files, too.
+TEST_F(SshTransfer, AWriteOfTooFewBytesIsAnIoError) {
+  test::TempDir dir;
+  write_file_atomic(dir / "dd", "#!/bin/sh\n{ head -c 1000; cat >/dev/null; } | /bin/dd \"$@\"\n",
+                    0755);
+  test::Sshd sshd(
+      {.before_login = "echo noise; PATH=" + dir.path().string() + ":$PATH; export PATH"});
+  const auto session = make_ssh_session(sshd.settings());
+  const RemotePath copy((sshd.dir() / "copy").string());
+  const std::vector<std::byte> bytes(3000);
+  EXPECT_EQ(error_of([&] { session->write(copy, 0, bytes); }).kind(), ErrorKind::kIo);
+  const Error error = error_of([&] { session->upload(copy, 0, 3000, [](auto...) {}, {}); });
+  EXPECT_EQ(error.kind(), ErrorKind::kIo);
+  EXPECT_THAT(error.what(), HasSubstr("1000 of 3000 bytes arrived"));
+}
+
 // At a limit of processes the calling thread sends the ranges of the missing threads.
 TEST_F(SshTransfer, AnUploadWithoutFurtherThreadsIsComplete) {
   test::Sshd sshd;

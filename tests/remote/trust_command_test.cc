@@ -53,6 +53,7 @@ class TrustCommand : public SshTest {
 TEST_F(TrustCommand, PinsOnlyTheNamedKey) {
   test::Sshd sshd;
   write_project(sshd);
+  add_line("facilities:\n", "  aarau: {workdir: /tmp/v, data: {train: /tmp/t.tokens}}\n");
   const std::string fingerprint = fingerprint_of(sshd);
 
   const auto shown = xffl({"trust", "alba"});
@@ -165,10 +166,28 @@ TEST_F(TrustCommand, DoctorPromptsOnItsTerminal) {
   EXPECT_THAT(shown, HasSubstr("ok      log-in"));
   EXPECT_THAT(shown, HasSubstr("ok      work folder"));
   EXPECT_THAT(shown, HasSubstr("Name: 123456"));
-  EXPECT_THAT(shown, Not(HasSubstr("Code: 123456"))) << "a secret has no echo";
+  const std::string login =
+      on_terminal({"login", "alba", "-p", project_.path().string()}, ": ", "123456");
+  EXPECT_THAT(login, HasSubstr("logged in: "));
+  for (const std::string& prompts : {shown, login})
+    EXPECT_THAT(prompts, Not(HasSubstr("Code: 123456"))) << "a secret has no echo";
   EXPECT_THAT(xffl({"doctor", "alba"}).out, HasSubstr("run 'xffl login alba' on a terminal"));
   EXPECT_THAT(on_terminal(doctor, ": ", "\4"),  // the end of the input
               HasSubstr("the terminal was closed, or `xffl login` there"));
+}
+
+TEST_F(TrustCommand, PinsAKeyOnItsTerminalOnlyAfterAYes) {
+  test::Sshd sshd;
+  write_project(sshd);
+  const auto shown_after = [&](const std::string& answer) {
+    return on_terminal({"trust", "alba", "-p", project_.path().string()}, "to trust) ", answer);
+  };
+  for (const char* answer : {"", "y"}) {
+    EXPECT_THAT(shown_after(answer), HasSubstr("the answer was not 'yes'"));
+    EXPECT_FALSE(pinned()) << "'" << answer << "'";
+  }
+  EXPECT_THAT(shown_after("yes"), HasSubstr("pinned in "));
+  EXPECT_TRUE(pinned());
 }
 
 // The login node is reachable through both jump hosts only.
@@ -189,7 +208,7 @@ TEST_F(TrustCommand, ReachesALoginNodeThroughTwoJumpHosts) {
   EXPECT_EQ(inner.connections(), 1);
 }
 
-TEST_F(TrustCommand, DoctorNamesATransferHostThatIsNotTrusted) {
+TEST_F(TrustCommand, DoctorNamesATransferHostAndTrustPinsIt) {
   test::Sshd login, transfer;
   write_project(login);
   add_line("  alba:\n",
@@ -198,6 +217,9 @@ TEST_F(TrustCommand, DoctorNamesATransferHostThatIsNotTrusted) {
   const std::string shown = xffl({"doctor", "alba"}).out;
   EXPECT_THAT(shown, HasSubstr("ok      host key         127.0.0.1 is pinned"));
   EXPECT_THAT(shown, HasSubstr("FAILED  host key         127.0.0.1 is not trusted yet"));
+  const auto trusted = xffl({"trust", "alba", "--yes", fingerprint_of(transfer)});
+  EXPECT_EQ(trusted.exit_code, 0) << trusted.err;
+  EXPECT_EQ(transfer.connections(), 1);
 }
 
 TEST_F(TrustCommand, TheWizardPinsAKeyOnlyAfterAYes) {

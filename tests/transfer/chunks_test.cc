@@ -359,6 +359,17 @@ TEST_P(PushToFacility, APushThatContinuesNeedsSpaceForTheRestOnly) {
   expect_complete();
 }
 
+// A job needs space for the model that it unpacks there.
+TEST_P(PushToFacility, AModelThatIsNotPushedNeedsSpaceToo) {
+  facility_.make_dirs(to_);
+  facility_.free = 20u << 20;
+  const Error error = error_of([&] { require_space(link_, to_, 30u << 20); });
+  EXPECT_EQ(error.kind(), ErrorKind::kIo);
+  EXPECT_THAT(error.what(), HasSubstr("not enough space in /models/one at the facility"));
+  facility_.free = 100u << 20;
+  EXPECT_NO_THROW(require_space(link_, to_, 30u << 20));
+}
+
 TEST_P(PushToFacility, ASmallModelIsOneQueryAndOneMessage) {
   files_ = {{"config.json", "{}\n"}, {"model.safetensors", noise(1'000'000, 3)}, {"a", ""}};
   fs::remove_all(dir_ / "model");

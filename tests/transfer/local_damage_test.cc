@@ -106,7 +106,22 @@ TEST(LocalDamage, OfASmallFileIsNoticed) {
   EXPECT_FALSE(facility.stat(RemotePath("/scratch/one/manifest.json")));
 }
 
-// Reads of any size and place give the file's bytes; the blocks at their ends are verified, too.
+// An upload over several channels divides a file at any place.
+TEST(LocalFile, ReadsAnyPartOfTheFile) {
+  const test::TempDir dir;
+  const fs::path path = dir / "f";
+  const uint64_t block = checkpoint::kHashBlockBytes;
+  const std::string bytes = noise(2 * block + 100, 1);
+  write_file_atomic(path, bytes);
+  const LocalFile file(path, checkpoint::hash_file(path));
+  for (const auto& [offset, size] : std::vector<std::pair<uint64_t, uint64_t>>{
+           {7, 10}, {block - 5, block + 20}, {2 * block + 5, 95}}) {
+    std::string part(size, '\0');
+    file.read(offset, std::as_writable_bytes(std::span(part)));
+    EXPECT_TRUE(part == bytes.substr(offset, size)) << offset;
+  }
+}
+
 TEST(LocalDamage, APushWithoutBlockHashesHashesTheFileFirst) {
   checkpoint::Manifest manifest = manifest_of(sample_files());
   for (checkpoint::ManifestFile& file : manifest.files) file.block_xxh3.clear();

@@ -146,6 +146,19 @@ TEST_F(Push, APartFileLongerThanTheFileIsSentAgain) {
   expect_complete();
 }
 
+// A write through the link would reach a file outside the folder.
+TEST_F(Push, ReplacesALinkInThePlaceOfAFileOrPartFile) {
+  link_.drop_after(6'000'000);
+  error_of([&] { push_now(); });
+  link_.reconnect();
+  facility_.put_other(to_.str() + "/.model.safetensors.part");
+  push_now();
+  expect_complete();
+  facility_.put_other(to_.str() + "/empty");  // of the same size
+  push_now();
+  expect_complete();
+}
+
 TEST_F(Push, DoesNotContinueAPartFileOfAnotherModel) {
   link_.drop_after(6'000'000);
   error_of([&] { push_now(); });
