@@ -151,6 +151,8 @@ TEST_F(HashedFolder, AFileOfManyBlocksIsCheckedByBlock) {
     EXPECT_EQ(kind_of([&] { check_blocks(path, file); }), ErrorKind::kCorrupt) << at;
     flip(path, at);
   }
+  write_file_atomic(path, read_file(path, 1 << 30) + "x");
+  EXPECT_EQ(kind_of([&] { check_blocks(path, file); }), ErrorKind::kCorrupt) << "a byte more";
 }
 
 TEST_F(HashedFolder, ADamagedManifestIsWrittenAgain) {
@@ -192,6 +194,23 @@ TEST_F(HashedFolder, ATensorOfSeveralBlocksIsVerifiedToItsEnd) {
   flip(folder_ / "model.safetensors", 300'000);
   const ModelFolder model(folder_, hashes);
   EXPECT_EQ(kind_of([&] { model.verify(model.data("a")); }), ErrorKind::kCorrupt);
+}
+
+// Each file has two blocks, and opening verifies the first.
+TEST(HashedFiles, AllFilesOfAModelAreVerified) {
+  const test::TempDir dir;
+  ModelWriter writer(dir / "m", {{"a", Dtype::kF32, {100'000}}, {"b", Dtype::kF32, {100'000}}},
+                     /*max_shard_bytes=*/400'000);
+  const std::string bytes = some_bytes(400'000);
+  for (int i = 0; i < 2; ++i) writer.write(std::as_bytes(std::span(bytes)));
+  const auto files = writer.finish();
+  const Manifest manifest = write_manifest(dir / "m", files);
+  const Hashes hashes = load_hashes(dir / "m", manifest.root_sha256(), write_unchecked);
+  flip(dir / "m/model-00002-of-00002.safetensors", 300'000);
+  const ModelFolder model(dir / "m", hashes), other(dir / "m", hashes);
+  EXPECT_NO_THROW(model.verify(model.data("a")));
+  EXPECT_EQ(kind_of([&] { model.verify(model.data("b")); }), ErrorKind::kCorrupt);
+  EXPECT_EQ(kind_of([&] { other.verify_all(); }), ErrorKind::kCorrupt);
 }
 
 TEST(HashedFile, VerifiesAHeaderOfSeveralBlocksAtItsOpening) {

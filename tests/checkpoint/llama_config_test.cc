@@ -82,6 +82,9 @@ TEST(LlamaConfig, FormattedTextRoundTrips) {
   config.eos_token_ids = {};
   config.torch_dtype = "float32";
   EXPECT_EQ(parse(format_llama_config(config)), config);
+  config.mlp_bias = false;
+  config.initializer_range = 0.05;
+  EXPECT_EQ(parse(format_llama_config(config)), config);
 }
 
 TEST(LlamaConfig, WritesKeysThatBothTransformersVersionsRead) {
@@ -242,6 +245,13 @@ TEST(LlamaConfig, ReadsTheOldSpellingOfRopeScaling) {
       2e4);
 }
 
+// As in transformers 5.
+TEST(LlamaConfig, RopeScalingTakesPrecedenceOverRopeParameters) {
+  const LlamaConfig config = parse(with(R"({"rope_scaling":{"rope_type":"linear","factor":4.0},
+      "rope_parameters":{"rope_type":"linear","factor":2.0}})"));
+  EXPECT_EQ(config.rope.factor, 4.0);
+}
+
 TEST(LlamaConfig, ReadsAndWritesYarn) {
   LlamaConfig config = parse(
       with(R"({"max_position_embeddings":512,"rope_scaling":{"rope_type":"yarn","factor":4.0}})"));
@@ -256,6 +266,13 @@ TEST(LlamaConfig, ReadsAndWritesYarn) {
   EXPECT_DOUBLE_EQ(config.rope.attention_factor,
                    (0.1 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1));
   EXPECT_EQ(parse(format_llama_config(config)), config);
+  const Rope rope = parse(with(R"({"rope_scaling":{"type":"yarn","factor":4.0,"mscale":2.0,
+      "beta_fast":0,"beta_slow":0}})"))
+                        .rope;
+  EXPECT_DOUBLE_EQ(rope.attention_factor, 0.1 * std::log(4.0) + 1)
+      << "mscale has no effect without mscale_all_dim";
+  EXPECT_EQ(rope.beta_fast, Rope{}.beta_fast) << "0 counts as absent";
+  EXPECT_EQ(rope.beta_slow, Rope{}.beta_slow);
   config.rope = {RopeKind::kDynamic, 10000.0, 2.0};
   EXPECT_EQ(parse(format_llama_config(config)), config);
 }
@@ -286,6 +303,13 @@ TEST(LlamaConfig, RejectsUnsupportedSettings) {
   EXPECT_THAT(message(R"({"rope_parameters":{"rope_type":"default","partial_rotary_factor":0.5}})"),
               HasSubstr("partial_rotary_factor"));
   EXPECT_THAT(message(R"({"torch_dtype":"float64"})"), HasSubstr("float64"));
+  for (const ModelFamily& family : model_families())
+    for (const auto& [key, value] : {std::pair("hidden_act", Json("gelu")),
+                                     {"attention_dropout", 0.1},
+                                     {"partial_rotary_factor", 0.5}}) {
+      const Json changes{{"model_type", std::string(family.model_type)}, {key, value}};
+      EXPECT_THAT(message(changes.dump().c_str()), HasSubstr(key)) << family.model_type;
+    }
 }
 
 TEST(LlamaConfig, RejectsValuesOutOfRange) {

@@ -237,6 +237,21 @@ TEST(LoraTensors, InitialMagnitudesAreTheLengthsOfTheRows) {
   EXPECT_THAT(rejected(missing), HasSubstr("layers.9.self_attn.q_proj.weight' is missing"));
 }
 
+TEST(LoraTensors, InitialMagnitudesOfABf16ModelAreTheLengthsOfItsRows) {
+  const test::TempDir dir;
+  ModelWriter writer(dir / "base", {{"model.layers.0.mlp.up_proj.weight", Dtype::kBF16, {2, 2}}});
+  std::vector<std::byte> bytes(8);
+  from_float(std::vector<float>{3, 4, 6, 8}, Dtype::kBF16, bytes);
+  writer.write(bytes);
+  writer.finish();
+  const ModelFolder base(dir / "base");
+  std::vector<float> lengths(2);
+  initialize_lora(
+      {"base_model.model.model.layers.0.mlp.up_proj.lora_magnitude_vector", Dtype::kF32, {2}}, 7, 0,
+      lengths, &base);
+  EXPECT_THAT(lengths, ElementsAre(5.0f, 10.0f));
+}
+
 TEST(LoraTensors, InitialWholeModulesAreTheModels) {
   const test::TempDir dir;
   ModelWriter writer(dir / "base", {{"lm_head.weight", Dtype::kBF16, {3, 2}}});

@@ -38,8 +38,11 @@ TEST(Rendezvous, WorldOfOneNeedsNoVariables) {
       1);
 }
 
+// `xffl simulate` may run in a Slurm step of one task.
 TEST(Rendezvous, ReadsPlainVariables) {
-  const Rendezvous rank = read_rendezvous(environment_of({{"RANK", "3"},
+  const Rendezvous rank = read_rendezvous(environment_of({{"SLURM_PROCID", "0"},
+                                                          {"SLURM_NTASKS", "1"},
+                                                          {"RANK", "3"},
                                                           {"WORLD_SIZE", "4"},
                                                           {"LOCAL_RANK", "1"},
                                                           {"LOCAL_WORLD_SIZE", "2"},
@@ -53,6 +56,13 @@ TEST(Rendezvous, ReadsPlainVariables) {
   EXPECT_EQ(rank.master_address, "n1");
   EXPECT_EQ(rank.master_port, 2345);
   EXPECT_EQ(rank.timeout.count(), 7);
+}
+
+TEST(Rendezvous, WithoutLocalVariablesAllRanksAreOnOneMachine) {
+  const Rendezvous rank = read_rendezvous(environment_of(
+      {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "2345"}}));
+  EXPECT_EQ(rank.local_rank, 3);
+  EXPECT_EQ(rank.local_world_size, 4);
 }
 
 // A job script may export a variable without a value.
@@ -92,6 +102,20 @@ TEST(Rendezvous, UsesSlurmVariablesByDefault) {
   variables["SLURM_JOB_ID"] = "123457";
   EXPECT_NE(read_rendezvous(environment_of(variables)).master_port, rank.master_port)
       << "jobs share a node";
+}
+
+// A job's environment may name another network or a free port.
+TEST(Rendezvous, MasterVariablesTakePrecedenceOverSlurms) {
+  const Rendezvous rank = read_rendezvous(environment_of({{"SLURM_PROCID", "1"},
+                                                          {"SLURM_NTASKS", "2"},
+                                                          {"SLURM_LOCALID", "0"},
+                                                          {"SLURM_JOB_NODELIST", "n[1-2]"},
+                                                          {"SLURM_STEP_NODELIST", "n[1-2]"},
+                                                          {"SLURM_JOB_ID", "7"},
+                                                          {"MASTER_ADDR", "n1-ib"},
+                                                          {"MASTER_PORT", "2345"}}));
+  EXPECT_EQ(rank.master_address, "n1-ib");
+  EXPECT_EQ(rank.master_port, 2345);
 }
 
 TEST(Rendezvous, NamesTheInvalidVariable) {

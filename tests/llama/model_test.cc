@@ -251,11 +251,28 @@ TEST(Decoder, HasTheMagnitudesOfTheTrainedAdapter) {
   const auto logits_of = [](Model& model) { return Decoder(model, 3).feed({5, 1, 7}); };
   Model model(config, weights, options);
   const at::Tensor before = logits_of(model);
+  const at::Tensor tokens_BT = at::tensor(std::vector<int64_t>{5, 1, 7}, at::kLong).unsqueeze(0);
+  const at::Tensor& head_VD = weights[parameter_specs(config).size() - 2].value;
+  const at::Tensor expected = at::mv(head_VD, model.hidden(tokens_BT)[0][2]);
+  EXPECT_LT((before - expected).abs().max().item<double>(), 1e-5);
   for (Weight& weight : model.adapter_weights()) weight.value.mul_(2);
   Model fresh(config, weights, options);  // of the same memory
   const at::Tensor after = logits_of(fresh);
   EXPECT_FALSE(after.equal(before));
   EXPECT_TRUE(logits_of(model).equal(after));
+}
+
+// The prompt is longer than the window.
+TEST(Decoder, APromptHasTheLogitsOfItsIdsOneByOne) {
+  checkpoint::LlamaConfig config = small_config();
+  config.sliding_window = 4;
+  Model model(config, weights_of(random_values(parameter_specs(config)), at::kDouble));
+  const std::vector<int64_t> ids{5, 1, 7, 30, 12, 0, 9, 21, 3};
+  const at::Tensor at_once = Decoder(model, 9).feed(ids);
+  Decoder decoder(model, 9);
+  at::Tensor one_by_one;
+  for (const int64_t id : ids) one_by_one = decoder.feed({id});
+  EXPECT_LT((at_once - one_by_one).abs().max().item<double>(), 1e-5);
 }
 
 TEST(Rope, FrequenciesFollowTheirFormulas) {

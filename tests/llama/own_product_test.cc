@@ -128,6 +128,19 @@ TEST_F(OwnProduct, AddsToAGradientInFloat32) {
     expected += at::mm(a.t().to(at::kDouble), b.to(at::kDouble));
   }
   EXPECT_LE(error_of(weight.gradient, expected), 1e-6);
+  const at::Tensor a = random_bf16(77, 64, false), b = random_bf16(77, 48, false);
+  weight.add_product(a, b, 0.5);
+  expected += at::mm(a.t().to(at::kDouble), b.to(at::kDouble)) * 0.5;
+  EXPECT_LE(error_of(weight.gradient, expected), 2.5e-3) << "with a scale, as an adapter's";
+}
+
+TEST_F(OwnProduct, ALinearLayerHasItsBias) {
+  const at::Tensor x = random_bf16(80, 64, false), w = random_bf16(48, 64, false);
+  const at::Tensor bias = at::randn({48}, at::kDouble).to(at::kBFloat16);
+  ASSERT_TRUE(has_own_product(x, w.t()));
+  const at::Tensor expected =
+      at::linear(x.to(at::kDouble), w.to(at::kDouble), bias.to(at::kDouble));
+  EXPECT_LE(error_of(multiply_linear(x, w, bias), expected), 5e-3);
 }
 
 // LibTorch multiplies some of the addends: an adapter's, a narrow head's.

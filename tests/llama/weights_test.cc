@@ -53,6 +53,10 @@ TEST(Weights, WrittenModelsReadBack) {
     const checkpoint::ModelFolder folder(path);
     check_parameters(folder, specs);
     EXPECT_EQ(checkpoint::read_llama_config(path).head_dim, 8);
+    EXPECT_EQ(checkpoint::read_llama_config(path).torch_dtype,
+              dtype == checkpoint::Dtype::kF32    ? "float32"
+              : dtype == checkpoint::Dtype::kBF16 ? "bfloat16"
+                                                  : "float16");
     const auto torch_dtype = dtype == checkpoint::Dtype::kF32    ? at::kFloat
                              : dtype == checkpoint::Dtype::kBF16 ? at::kBFloat16
                                                                  : at::kHalf;
@@ -87,6 +91,17 @@ TEST(Weights, NamesTheTensorThatDoesNotFitTheConfig) {
   EXPECT_EQ(error_of(folder, other), "");
 }
 
+TEST(Weights, RotaryTablesOfOldCheckpointsAreIgnored) {
+  const test::TempDir dir;
+  const checkpoint::LlamaConfig config = folder_config();
+  std::vector<ParameterSpec> specs = parameter_specs(config);
+  specs.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {4}, 1});
+  write_model(
+      dir / "m", config, specs, [&](size_t i) { return random_value(specs[i], 1); },
+      checkpoint::Dtype::kF32);
+  EXPECT_EQ(error_of(checkpoint::ModelFolder(dir / "m"), config), "");
+}
+
 TEST(Weights, RandomValuesDependOnSeedAndNameOnly) {
   const ParameterSpec spec{"model.embed_tokens.weight", {500, 200}, 0};
   const at::Tensor first = random_value(spec, 5);
@@ -99,6 +114,9 @@ TEST(Weights, RandomValuesDependOnSeedAndNameOnly) {
   // 100,000 draws: the mean within 5 standard errors, the deviation within 1 %.
   EXPECT_LT(std::abs(first.mean().item<double>()), 5 * 0.02 / std::sqrt(1e5));
   EXPECT_NEAR(first.std().item<double>(), 0.02, 2e-4);
+  const at::Tensor wide = at::empty(spec.shape, at::kFloat);
+  initialize_parameter(spec, 0.1, 5, wide);
+  EXPECT_NEAR(wide.std().item<double>(), 0.1, 1e-3);
   EXPECT_NEAR((first.pow(4).mean() / first.pow(2).mean().pow(2)).item<double>(), 3, 0.1);
   EXPECT_TRUE(random_value({"model.norm.weight", {9}, 0}, 5).eq(1).all().item<bool>());
   EXPECT_TRUE(

@@ -46,6 +46,9 @@ TEST(FlatParameters, PiecesOfAMasterHaveTheirPlaces) {
   flat.store_master_part(3, 0, whole.first(1000));
   flat.store_master_part(3, 1000, whole.subspan(1000));
   EXPECT_TRUE(master(flat, 3).flatten().equal(at::tensor(values, at::kFloat)));
+  flat.set_master_part(3, {4000, 900}, at::full({900}, 0.5, at::kFloat));
+  std::fill(values.begin() + 4000, values.end(), 0.5f);
+  EXPECT_TRUE(master(flat, 3).flatten().equal(at::tensor(values, at::kFloat)));
 }
 
 TEST(FlatParameters, TheNormIsGlobalAndExact) {
@@ -259,6 +262,7 @@ INSTANTIATE_TEST_SUITE_P(
         Mode{"zero2_bf16", kZero2, {}, at::kBFloat16}, Mode{"zero1_fp16", kZero1, {}, at::kHalf},
         Mode{"none_offload_states", {}, {true, false}},
         Mode{"none_offload_all_bf16", {}, {true, true}, at::kBFloat16},
+        Mode{"zero1_offload_states", kZero1, {true, false}},
         Mode{"zero2_offload_states", kZero2, {true, false}},
         Mode{"zero3_offload_all", kZero3, {true, true}},
         Mode{"zero3_offload_all_bf16", kZero3, {true, true}, at::kBFloat16},
@@ -357,6 +361,42 @@ TEST(FlatParameters, GatheredUnitsAreFreedAfterUse) {
       }
     });
   }
+}
+
+// A larger unit used the buffer of the embedding's gradient before.
+TEST(FlatParameters, TheGapsOfAReusedBufferDoNotEnterTheNorm) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  test::run_ranks(2, [](comm::Group& world) {
+    const auto reduce = world.split({0, 1}, "reduce");
+    std::vector<double> square_sums;
+    for (const Sharded sharded : {Sharded{}, kZero2}) {
+      FlatParameters flat(six_units(), {.sharded = sharded}, {&world, reduce.get(), nullptr});
+      flat.begin_step();
+      work_micro_batch(flat, world.rank(), 0, 1);
+      flat.finish_gradients();
+      square_sums.push_back(flat.gradient_square_sum().item<double>());
+    }
+    EXPECT_EQ(square_sums[0], square_sums[1]);
+  });
+}
+
+// The barrier ends the gather of the old values.
+TEST(FlatParameters, AStepReplacesPrefetchedValues) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  test::run_ranks(2, [](comm::Group& world) {
+    const auto reduce = world.split({0, 1}, "reduce");
+    FlatParameters flat(six_units(), {.sharded = kZero3}, {&world, reduce.get(), nullptr});
+    Optimizer optimizer(flat, {});
+    flat.begin_step();
+    work_micro_batch(flat, world.rank(), 0, 1);
+    flat.finish_gradients();
+    flat.prefetch(2);
+    world.barrier();
+    optimizer.step(0.01);
+    flat.gather(2);
+    EXPECT_TRUE(flat.compute(2).equal(master(flat, 2)));
+    EXPECT_GT(flat.compute(2).abs().max().item<double>(), 0.005);
+  });
 }
 
 // Rank 0 of two ranks with the same data; counts the reductions between their start and their

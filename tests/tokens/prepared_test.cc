@@ -118,6 +118,11 @@ TEST(Prepared, TheTokenizersHashIsOfNamesAndContents) {
   EXPECT_NE(one, two);
   std::ofstream(dir / "tokenizer.json") << "[]";
   EXPECT_NE(tokenizer_hash(dir.path()), two);
+  std::filesystem::remove(dir / "tokenizer.json");
+  std::ofstream(dir / "tokenizer.model") << "a";
+  const std::string sentencepiece = tokenizer_hash(dir.path());
+  std::ofstream(dir / "tokenizer.model") << "b";
+  EXPECT_NE(tokenizer_hash(dir.path()), sentencepiece);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include "shard_fixture.h"
+#include "support/recorded_syncs.h"
 
 namespace xffl::tokens {
 namespace {
@@ -81,6 +82,24 @@ TEST_F(TokenShard, FileAppearsOnlyAtFinish) {
   }
   EXPECT_EQ(files_in_dir(), 0u);
   write(10, 2, true, {{1, 2}});
+  EXPECT_EQ(files_in_dir(), 1u);
+}
+
+// A power loss could otherwise leave the final name without the tokens.
+TEST_F(TokenShard, IsSyncedWhole) {
+  test::synced_sizes.clear();
+  write_unpacked();
+  EXPECT_TRUE(test::is_synced(file()));
+}
+
+TEST_F(TokenShard, WritersOfOnePathDoNotDisturbEachOther) {
+  TokenShardWriter first(file(), 10, 2, true), second(file(), 10, 2, true);
+  first.add_document(Ids{1, 2});
+  second.add_document(Ids{3, 4, 5, 6});
+  first.finish();
+  EXPECT_THAT(sequence(TokenShardReader(file()), 0), ElementsAre(1, 2));
+  second.finish();
+  EXPECT_THAT(sequence(TokenShardReader(file()), 1), ElementsAre(5, 6)) << "the last writer wins";
   EXPECT_EQ(files_in_dir(), 1u);
 }
 

@@ -84,10 +84,17 @@ class WholeJob : public testing::Test {
     return (dir_ / name).string();
   }
 
+  std::string write_sequence(const std::string& name, const std::vector<int32_t>& ids) const {
+    tokens::TokenShardWriter writer(dir_ / name, kWords, 8, false);
+    writer.add_document(ids);
+    writer.finish();
+    return (dir_ / name).string();
+  }
+
   job::JobSpec job(const std::string& name, const std::vector<std::string>& train_paths,
                    int attempt = 1) const {
     job::JobSpec spec;
-    spec.key = {"p", "0001", 1, "alba", attempt, std::string(32, 'a')};
+    spec.key = {"p", "0001", 1, "alba", attempt, std::string(32, attempt == 1 ? 'a' : 'c')};
     spec.base_model_path = dir_ / "base";
     spec.base_model_sha256 = checkpoint::read_manifest(dir_ / "base").root_sha256();
     spec.train_paths = train_paths;
@@ -101,6 +108,14 @@ class WholeJob : public testing::Test {
     spec.training.batch_size = spec.training.micro_batch_size = 4;
     spec.training.learning_rate = 1e-2;
     spec.training.schedule.kind = job::ScheduleKind::kConstant;
+    return spec;
+  }
+
+  /// A job that a request to finish ends with a checkpoint.
+  job::JobSpec resumable_job(const std::string& name, const std::vector<std::string>& train_paths,
+                             int attempt = 1) const {
+    job::JobSpec spec = job(name, train_paths, attempt);
+    spec.on_stop = job::OnStop::kCheckpoint;
     return spec;
   }
 
@@ -138,6 +153,13 @@ class WholeJob : public testing::Test {
     return lines;
   }
 
+  /// Asks a job to finish when its metrics have so many lines.
+  static std::function<StopRequest()> finish_after(size_t lines, const job::JobSpec& spec) {
+    return [lines, path = spec.metrics_path] {
+      return num_lines(path) < lines ? StopRequest::kNone : StopRequest::kFinish;
+    };
+  }
+
   static void change_last_byte(const fs::path& path) {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
     file.seekg(-1, std::ios::end);
@@ -145,6 +167,27 @@ class WholeJob : public testing::Test {
     file.seekp(-1, std::ios::end);
     file.put(last);
     ASSERT_TRUE(file.good()) << path;
+  }
+
+  /// Runs two rounds that `change(first, second)` makes differ; returns why the second one did not
+  /// continue from the first one's optimizer state.
+  std::string optimizer_lost_after(
+      const std::string& name,
+      const std::function<void(job::JobSpec& first, job::JobSpec& second)>& change) const {
+    const std::string data = write_tokens("t.tokens", 8, 2, 20);
+    job::JobSpec first = job(name + "-first", {data}), second = job(name + "-second", {data});
+    for (job::JobSpec* spec : {&first, &second}) {
+      spec->training.keep_optimizer = true;
+      spec->optimizer_path = dir_ / name / job::kNoOptimizerState;
+    }
+    second.key.round = 2;
+    second.optimizer_path = dir_ / name / first.key.optimizer_state_name();
+    change(first, second);
+    const auto report_of = [](const job::JobSpec& spec) {
+      return run(spec, static_cast<int>(spec.training.groups.count)).report;
+    };
+    report_of(first);
+    return report_of(second).optimizer_lost;
   }
 
   static void set_groups(job::JobSpec& spec, int64_t interval) {
@@ -165,6 +208,34 @@ TEST_F(WholeJob, ReportsTheMeanLossOfItsSteps) {
   EXPECT_EQ(outcome.report.train_loss_last, outcome.losses.back());
   EXPECT_GT(std::abs(outcome.losses.back() - sum / 4), 1e-3);
   EXPECT_EQ(outcome.report.samples, 16);
+}
+
+// Each group learns the next words of its one sequence.
+TEST_F(WholeJob, TheAccuracyCountsTheTokensOfAllGroupsAndSteps) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  job::JobSpec spec = job(
+      "learnt", {write_sequence("a.tokens", {1, 1, 1}), write_sequence("b.tokens", {2, 2, 2, 2})});
+  set_groups(spec, 100);
+  spec.training.steps = 20;
+  spec.training.batch_size = spec.training.micro_batch_size = 1;
+  const JobOutcome outcome = run(spec, 2);
+  double sum = 0;
+  for (const Json& step : outcome.steps) sum += step["accuracy"].get<double>();
+  EXPECT_EQ(outcome.steps.back()["accuracy"].get<double>(), 1);
+  EXPECT_EQ(outcome.report.train_accuracy_last, 1);
+  EXPECT_LT(sum / 20, 1);
+  EXPECT_NEAR(outcome.report.train_accuracy, sum / 20, 1e-9);
+}
+
+// A sequence of one token has nothing to predict.
+TEST_F(WholeJob, ABatchWithoutTargetsIsAStep) {
+  job::JobSpec spec =
+      job("empty", {write_sequence("a.tokens", {1}), write_sequence("b.tokens", {1, 2, 3})});
+  spec.training.steps = 2;
+  spec.training.batch_size = spec.training.micro_batch_size = 1;
+  const job::JobReport report = run(spec).report;
+  EXPECT_EQ(report.steps, 2);
+  EXPECT_EQ(report.tokens, 2);
 }
 
 // The first gradients overflow fp16: a prediction error of almost 1, times the first loss scale.
@@ -224,37 +295,52 @@ TEST_F(WholeJob, AStopAfterACheckpointWritesNoOther) {
 
 TEST_F(WholeJob, AStopBetweenCheckpointsLosesNoStep) {
   const std::string data = write_tokens("t.tokens", 8, 2, 20);
-  const auto spec_of = [&](int attempt) {
-    job::JobSpec spec = job("between", {data}, attempt);
-    spec.on_stop = job::OnStop::kCheckpoint;
-    spec.training.checkpoint_interval = 2;
-    return spec;
-  };
-  const job::JobSpec first = spec_of(1);
-  const JobOutcome stopped = run(first, 1, [&] {
-    return num_lines(first.metrics_path) < 3 ? StopRequest::kNone : StopRequest::kFinish;
-  });
+  job::JobSpec first = resumable_job("between", {data}),
+               second = resumable_job("between", {data}, 2);
+  for (job::JobSpec* spec : {&first, &second}) spec->training.checkpoint_interval = 2;
+  const JobOutcome stopped = run(first, 1, finish_after(3, first));
   ASSERT_EQ(stopped.report.steps, 3);
-  EXPECT_EQ(run(spec_of(2)).losses.size(), 1u) << "the fourth step";
+  EXPECT_EQ(run(second).losses.size(), 1u) << "the fourth step";
+}
+
+// In a later round, whose steps do not begin at 0.
+TEST_F(WholeJob, ARequeuedJobKeepsTheMetricsBeforeItsCheckpoint) {
+  job::JobSpec spec = job("requeued", {write_tokens("t.tokens", 8, 2, 20)});
+  spec.training.first_step = 10;
+  spec.training.checkpoint_interval = 2;
+  const auto stop = [&] {
+    return num_lines(spec.metrics_path) < 3 ? StopRequest::kNone : StopRequest::kAbort;
+  };
+  EXPECT_EQ(test::kind_of([&] { run(spec, 1, stop); }), ErrorKind::kCancelled);
+  std::vector<int64_t> steps;
+  for (const Json& step : run(spec).steps) steps.push_back(step["step"]);
+  EXPECT_EQ(steps, (std::vector<int64_t>{11, 12, 13, 14}));
+}
+
+TEST_F(WholeJob, AStopDuringAValidationKeepsTheSteps) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  job::JobSpec spec = job("interrupted", {data});
+  spec.validation = {{"it", data}};
+  spec.training.validation_interval = 2;
+  const JobOutcome outcome = run(spec, 1, finish_after(2, spec));
+  EXPECT_TRUE(outcome.validations.empty());
+  EXPECT_EQ(outcome.report.steps, 2);
+  EXPECT_NE(outcome.report.update_sha256, "");
 }
 
 // A repeated validation would count as one without improvement.
 TEST_F(WholeJob, AResumedJobDoesNotRepeatAValidation) {
   const std::string data = write_tokens("t.tokens", 8, 2, 20);
-  const auto spec_of = [&](int attempt) {
-    job::JobSpec spec = job("measured", {data}, attempt);
-    spec.validation = {{"it", data}};
-    spec.on_stop = job::OnStop::kCheckpoint;
-    spec.training.validation_interval = 2;
-    return spec;
-  };
-  const job::JobSpec first = spec_of(1);
-  const JobOutcome stopped = run(first, 1, [&] {
-    return num_lines(first.metrics_path) < 3 ? StopRequest::kNone : StopRequest::kFinish;
-  });
+  job::JobSpec first = resumable_job("measured", {data}),
+               second = resumable_job("measured", {data}, 2);
+  for (job::JobSpec* spec : {&first, &second}) {
+    spec->validation = {{"it", data}};
+    spec->training.validation_interval = 2;
+  }
+  const JobOutcome stopped = run(first, 1, finish_after(3, first));
   ASSERT_EQ(stopped.report.steps, 2);
   ASSERT_EQ(stopped.validations.size(), 1u);
-  const JobOutcome resumed = run(spec_of(2));
+  const JobOutcome resumed = run(second);
   EXPECT_EQ(resumed.losses.size(), 2u);
   EXPECT_TRUE(resumed.validations.empty());
 }
@@ -272,13 +358,64 @@ TEST_F(WholeJob, EachCheckpointKeepsItsBestSnapshot) {
   spec.training.checkpoint_interval = spec.training.keep_checkpoints = 2;
   const fs::path state = spec.state_path;
   run(spec, 1, [&] {
-    return fs::exists(state / "step-00000004") ? StopRequest::kFinish : StopRequest::kNone;
+    return fs::exists(state / "step-00000006") ? StopRequest::kFinish : StopRequest::kNone;
   });
   std::set<std::string> left;
   for (const auto& entry : fs::directory_iterator(state))
     left.insert(entry.path().filename().string());
-  EXPECT_EQ(left, (std::set<std::string>{"best-00000002", "best-00000004", "step-00000002",
-                                         "step-00000004"}));
+  EXPECT_EQ(left, (std::set<std::string>{"best-00000004", "best-00000006", "step-00000004",
+                                         "step-00000006"}));
+}
+
+// Only the head is trained, so each step makes the other next word less likely: the first
+// validation stays the best one.
+TEST_F(WholeJob, ADamagedBestSnapshotIsNotRestored) {
+  const std::string data = write_sequence("t.tokens", {1, 1}),
+                    other = write_sequence("v.tokens", {1, 2});
+  for (const bool is_damaged : {false, true}) {
+    job::JobSpec spec = job(is_damaged ? "damaged" : "intact", {data});
+    spec.validation = {{"it", other}};
+    spec.training.freeze = {"model.*"};
+    spec.training.validation_interval = 1;
+    spec.training.early_stop_patience = 2;
+    const fs::path best = fs::path(spec.state_path) / "best-00000001/part-0001-of-0001.safetensors";
+    bool done = !is_damaged;
+    const JobOutcome outcome = run(spec, 1, [&] {
+      if (!done && fs::exists(best)) {
+        change_last_byte(best);
+        done = true;
+      }
+      return StopRequest::kNone;
+    });
+    EXPECT_TRUE(done);
+    EXPECT_EQ(outcome.losses.size(), 2u);
+    EXPECT_EQ(outcome.report.steps, is_damaged ? 2 : 1) << "the last model's, or the best one's";
+  }
+}
+
+// The input model has learnt the validation's next word, and each step makes it less likely.
+TEST_F(WholeJob, ARestoredSnapshotHasItsOwnAccuracy) {
+  const std::string data = write_sequence("t.tokens", {1, 1}),
+                    other = write_sequence("v.tokens", {1, 2});
+  job::JobSpec learnt = job("learnt", {other});
+  learnt.update_kind = job::UpdateKind::kWeights;
+  learnt.training.freeze = {"model.*"};
+  learnt.training.steps = 20;
+  const job::JobReport input = run(learnt).report;
+  for (const bool keep_best : {true, false}) {
+    job::JobSpec spec = job(keep_best ? "best" : "last", {data});
+    spec.base_model_path = learnt.update_path;
+    spec.base_model_sha256 = input.update_sha256;
+    spec.validation = {{"it", other}};
+    spec.training.freeze = {"model.*"};
+    spec.training.steps = 100;
+    spec.training.validation_interval = 1;
+    spec.training.early_stop_patience = 40;
+    if (!keep_best) spec.training.early_stop_keep = job::EarlyStopKeep::kLast;
+    const job::JobReport report = run(spec).report;
+    EXPECT_EQ(report.steps, keep_best ? 1 : 40);
+    EXPECT_EQ(report.validation.at(0).accuracy_after, keep_best ? 1 : 0);
+  }
 }
 
 // An earlier attempt may still be writing.
@@ -288,8 +425,7 @@ TEST_F(WholeJob, ACheckpointRemovesTemporaryFoldersOfItsAttemptOnly) {
   const fs::path earlier = fs::path(spec.state_path) / "step-00000001.a1.tmp",
                  own = fs::path(spec.state_path) / "step-00000001.a2.tmp";
   for (const fs::path& folder : {earlier, own}) fs::create_directories(folder);
-  run(spec, 1,
-      [&] { return num_lines(spec.metrics_path) < 2 ? StopRequest::kNone : StopRequest::kFinish; });
+  run(spec, 1, finish_after(2, spec));
   EXPECT_TRUE(fs::exists(earlier));
   EXPECT_FALSE(fs::exists(own));
 }
@@ -298,11 +434,77 @@ TEST_F(WholeJob, AnEarlyFinishKeepsTheOptimizerState) {
   job::JobSpec spec = job("early", {write_tokens("t.tokens", 8, 2, 20)});
   spec.training.keep_optimizer = true;
   spec.optimizer_path = dir_ / "optimizer" / job::kNoOptimizerState;
-  const JobOutcome outcome = run(spec, 1, [&] {
-    return num_lines(spec.metrics_path) < 2 ? StopRequest::kNone : StopRequest::kFinish;
-  });
+  const JobOutcome outcome = run(spec, 1, finish_after(2, spec));
   EXPECT_EQ(outcome.report.steps, 2);
   EXPECT_TRUE(fs::exists(dir_ / "optimizer" / spec.key.optimizer_state_name() / "state.json"));
+}
+
+TEST_F(WholeJob, TheOptimizerStateOfAnotherTrainingIsNotUsed) {
+  using Spec = job::JobSpec;
+  EXPECT_EQ(optimizer_lost_after("same", [](Spec&, Spec&) {}), "");
+  EXPECT_EQ(optimizer_lost_after("project", [](Spec&, Spec& second) { second.key.project = "q"; }),
+            "its project differs");
+  EXPECT_EQ(optimizer_lost_after("run", [](Spec&, Spec& second) { second.key.run = "0002"; }),
+            "its run differs");
+  EXPECT_EQ(
+      optimizer_lost_after("facility", [](Spec&, Spec& second) { second.key.facility = "brno"; }),
+      "its facility differs");
+  EXPECT_EQ(optimizer_lost_after("optimizer",
+                                 [](Spec& first, Spec&) {
+                                   first.training.optimizer = job::OptimizerKind::kSgd;
+                                   first.training.momentum = 0.9;
+                                 }),
+            "its optimizer differs");
+  EXPECT_EQ(optimizer_lost_after("momentum",
+                                 [](Spec& first, Spec& second) {
+                                   first.training.optimizer = job::OptimizerKind::kSgd;
+                                   first.training.momentum = 0;
+                                   second.training.optimizer = job::OptimizerKind::kSgd;
+                                   second.training.momentum = 0.9;
+                                 }),
+            "its optimizer differs");
+}
+
+TEST_F(WholeJob, TheOptimizerStateOfOtherGroupsIsNotUsed) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  using Spec = job::JobSpec;
+  const auto use_outer = [](Spec& spec, job::OuterOptimizer kind) {
+    set_groups(spec, 4);
+    spec.training.groups.outer.kind = kind;
+  };
+  EXPECT_EQ(optimizer_lost_after("groups", [](Spec& first, Spec&) { set_groups(first, 4); }),
+            "its groups differs");
+  EXPECT_EQ(optimizer_lost_after("outer",
+                                 [&](Spec& first, Spec& second) {
+                                   use_outer(first, job::OuterOptimizer::kAdam);
+                                   use_outer(second, job::OuterOptimizer::kNesterov);
+                                 }),
+            "its outer differs");
+}
+
+// The state that the job began with may be lost since.
+TEST_F(WholeJob, AResumedJobContinuesWithTheMomentsOfItsCheckpoint) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  const auto spec_of = [&](const std::string& name, int round, const std::string& given,
+                           int attempt = 1) {
+    job::JobSpec spec = resumable_job(name, {data}, attempt);
+    spec.key.round = round;
+    spec.training.keep_optimizer = true;
+    spec.optimizer_path = dir_ / "optimizer" / given;
+    return spec;
+  };
+  const std::string none(job::kNoOptimizerState);
+  const job::JobSpec before = spec_of("before", 1, none);
+  run(before);
+  const std::string kept = before.key.optimizer_state_name();
+  const std::string whole = run(spec_of("whole", 2, kept)).report.update_sha256;
+  for (const std::string& given : {kept, none}) {
+    const job::JobSpec first = spec_of("stopped-" + given, 2, kept);
+    run(first, 1, finish_after(2, first));
+    const JobOutcome resumed = run(spec_of("stopped-" + given, 2, given, 2));
+    EXPECT_EQ(resumed.losses.size(), 2u) << given;
+    EXPECT_EQ(resumed.report.update_sha256, whole) << given;
+  }
 }
 
 // The thread that hashes the data has opened a pipe, which stays empty until the report exists or 5
@@ -379,12 +581,36 @@ TEST_F(WholeJob, ACheckReportsTheSecondsOfOneAllReduce) {
   EXPECT_LE(5 * of_one, of_all);
 }
 
+// The first step warms up.
+TEST_F(WholeJob, ACheckReportsTheMeanOfTheLaterSteps) {
+  job::JobSpec spec = job("check", {write_tokens("t.tokens", 8, 2, 20)});
+  spec.base_model_path = dir_ / "random";
+  const auto group = comm::make_single_rank();
+  const JobContext context{*group, at::kCPU, 1, "test", [] { return StopRequest::kFinish; }};
+  job::CheckReport found;
+  check_job(spec, context, dir_ / "base", dir_ / "send-the-signal",
+            [&](const job::CheckReport& report) { found = report; });
+  std::vector<Json> steps;
+  std::ifstream metrics(spec.metrics_path);
+  for (std::string line; std::getline(metrics, line);)
+    steps.push_back(parse_json(line, "metrics.jsonl"));
+  ASSERT_EQ(steps.size(), 4u);
+  const auto mean_of = [&](const char* key) {
+    return (steps[1][key].get<double>() + steps[2][key].get<double>() +
+            steps[3][key].get<double>()) /
+           3;
+  };
+  EXPECT_NEAR(found.step_seconds / mean_of("seconds"), 1, 1e-9);
+  EXPECT_NEAR(found.step_tokens / mean_of("tokens"), 1, 1e-9);
+}
+
 TEST_F(WholeJob, ACheckReadsTheShardsOfTrainingAndValidation) {
   job::JobSpec spec = job("shards", {write_tokens("t.tokens", 8, 2, 20)});
   spec.validation = {{"it", (dir_ / "absent.tokens").string()}};
   const std::vector<job::CheckedShard> data = check_rank(spec, {}, "cpu", "test").data;
   ASSERT_EQ(data.size(), 2u);
   EXPECT_EQ(data[0].sequences, 8);
+  EXPECT_EQ(data[0].sequence_length, 20);
   EXPECT_EQ(data[0].problem, "");
   EXPECT_EQ(data[1].path, spec.validation[0].path);
   EXPECT_NE(data[1].problem, "");
@@ -421,6 +647,9 @@ TEST_F(WholeJob, TheLossOfGroupsIsWeightedByTheirTokens) {
   const double expected = (loss_a * tokens_a + loss_b * tokens_b) / (tokens_a + tokens_b);
   EXPECT_GT(std::abs(expected - (loss_a + loss_b) / 2), 1e-6);
   EXPECT_NEAR(together["loss"].get<double>(), expected, 1e-9);
+  const double norm_a = a["grad_norm"], norm_b = b["grad_norm"];
+  EXPECT_GT(std::abs(norm_a - norm_b), 1e-3);
+  EXPECT_NEAR(together["grad_norm"].get<double>(), (norm_a + norm_b) / 2, 1e-5);
 }
 
 // The job stops between two exchanges, when the groups have seen different numbers of tokens.
@@ -435,9 +664,7 @@ TEST_F(WholeJob, AResumedGroupContinuesWithItsOwnCounts) {
     return spec;
   };
   const job::JobSpec first = spec_of("stopped", 1);
-  const JobOutcome stopped = run(first, 2, [&] {
-    return num_lines(first.metrics_path) < 3 ? StopRequest::kNone : StopRequest::kFinish;
-  });
+  const JobOutcome stopped = run(first, 2, finish_after(3, first));
   ASSERT_TRUE(stopped.report.stopped_early);
   ASSERT_EQ(stopped.report.steps, 3);
   const JobOutcome resumed = run(spec_of("stopped", 2), 2);
@@ -450,6 +677,23 @@ TEST_F(WholeJob, AResumedGroupContinuesWithItsOwnCounts) {
   EXPECT_FALSE(fs::exists(first.state_path)) << "a complete job leaves no checkpoint";
 }
 
+// A resumed job may be asked to finish before its first own step.
+TEST_F(WholeJob, AResumedJobExchangesTheStepsBeforeItsCheckpoint) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  const std::vector<std::string> data = {write_tokens("a.tokens", 8, 2, 6),
+                                         write_tokens("bb.tokens", 8, 20, 40)};
+  job::JobSpec first = job("stopped", data), second = job("stopped", data, 2),
+               whole = job("whole", data);
+  for (job::JobSpec* spec : {&first, &second, &whole}) set_groups(*spec, 4);
+  first.on_stop = job::OnStop::kCheckpoint;
+  run(first, 2, finish_after(3, first));
+  whole.training.steps = 3;
+  const JobOutcome resumed = run(second, 2, [] { return StopRequest::kFinish; });
+  EXPECT_EQ(resumed.report.steps, 3);
+  EXPECT_TRUE(resumed.losses.empty());
+  EXPECT_EQ(resumed.report.update_sha256, run(whole, 2).report.update_sha256);
+}
+
 TEST_F(WholeJob, TheLastStepsOfGroupsAreExchanged) {
   if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
   const std::vector<std::string> data = {write_tokens("a.tokens", 8, 2, 6),
@@ -458,10 +702,8 @@ TEST_F(WholeJob, TheLastStepsOfGroupsAreExchanged) {
     job::JobSpec spec = job(name, data);
     set_groups(spec, interval);
     spec.training.steps = steps;
-    const auto stop = [&] {
-      return num_lines(spec.metrics_path) < 4 ? StopRequest::kNone : StopRequest::kFinish;
-    };
-    const job::JobReport report = run(spec, 2, stop).report;
+    if (steps == 4) spec.on_stop = job::OnStop::kCheckpoint;  // a complete job does not stop
+    const job::JobReport report = run(spec, 2, finish_after(4, spec)).report;
     EXPECT_EQ(report.steps, 4) << name;
     return report.update_sha256;
   };
@@ -542,9 +784,7 @@ TEST_F(WholeJob, ContinuesUnderSettingsThatDoNotChangeTheWeights) {
   // The model is there already, so nothing is unpacked.
   first.base_model_packed =
       job::PackedModel{"/p", std::string(64, 'a'), "/r", std::string(64, 'b'), "/f"};
-  run(first, 1, [&] {
-    return num_lines(first.metrics_path) < 2 ? StopRequest::kNone : StopRequest::kFinish;
-  });
+  run(first, 1, finish_after(2, first));
   job::JobSpec second = job("repacked", {data}, 2);
   second.training.recompute = job::Recompute::kFull;
   second.training.offload = job::Offload::kOptimizer;
@@ -552,6 +792,11 @@ TEST_F(WholeJob, ContinuesUnderSettingsThatDoNotChangeTheWeights) {
   second.training.keep_checkpoints = 5;
   second.training.deterministic = true;
   second.training.validation_batch_size = 3;
+  second.training.sharding = job::Sharding::kHybrid;
+  second.training.shard_group_size = 1;
+  second.training.attention = job::AttentionKernel::kMath;
+  second.base_model_path = dir_ / "moved";  // the same model
+  fs::copy(dir_ / "base", dir_ / "moved");
   EXPECT_EQ(run(second).losses.size(), 2u);
 }
 
@@ -560,9 +805,7 @@ TEST_F(WholeJob, ContinuesFromItsOwnIntactCheckpointOnly) {
   const auto steps_after = [&](const std::string& name, const auto& change) {
     job::JobSpec first = job(name, {data});
     first.on_stop = job::OnStop::kCheckpoint;
-    run(first, 1, [&] {
-      return num_lines(first.metrics_path) < 2 ? StopRequest::kNone : StopRequest::kFinish;
-    });
+    run(first, 1, finish_after(2, first));
     job::JobSpec second = job(name, {data}, 2);
     change(second);
     return run(second).losses.size();

@@ -203,6 +203,38 @@ TEST(MemoryPlan, WithAnAdapterTheModelHasValuesOnly) {
   EXPECT_LT(static_cast<double>(plan.masters + plan.moments + plan.gradients), 0.2e9);
 }
 
+TEST(MemoryPlan, AStageKeepsTheActivationsOfItsMicroBatchesInFlight) {
+  job::TrainingSpec training;
+  training.precision = job::FloatType::kBfloat16;
+  training.micro_batch_size = 1;
+  const shard::FlatLayout layout(flat_parameters_of(llama::parameter_specs(llama_7b())), 1);
+  const auto activations = [&](UnitRange units, int64_t in_flight) {
+    return plan_memory(llama_7b(), layout, training, 2048, {units, in_flight}).activations;
+  };
+  // For each token a block of 7B keeps 4 * 4096 + 3 * 4096 + 4 * 4096 + 3 * 11008 elements.
+  const int64_t block = int64_t{2048} * 2 * (11 * 4096 + 3 * 11008);
+  EXPECT_EQ(activations({9, 17}, 2) - activations({9, 17}, 1), 8 * block);
+  EXPECT_EQ(activations({0, 9}, 4) - activations({0, 9}, 1), 3 * 8 * block) << "and an embedding";
+  EXPECT_EQ(activations({25, 34}, 1), activations({9, 17}, 1)) << "8 blocks and a head";
+}
+
+// The largest unit of 7B is a block of 202.4 million elements.
+TEST(MemoryPlan, AnExchangeOfNarrowWeightsHasFloat32MastersOfOneUnit) {
+  job::TrainingSpec training;
+  training.precision = job::FloatType::kBfloat16;
+  const shard::FlatLayout layout(flat_parameters_of(llama::parameter_specs(llama_7b())), 1);
+  const auto buffers = [&] { return plan_memory(llama_7b(), layout, training, 2048).buffers; };
+  training.masters = job::Masters::kSplit;
+  EXPECT_EQ(buffers(), 0) << "one group";
+  training.groups.count = 2;
+  EXPECT_NEAR(static_cast<double>(buffers()), 4 * 202.4e6, 1e6);
+  training.groups.exchange = job::Exchange::kGradients;
+  EXPECT_EQ(buffers(), 0);
+  training.groups.exchange = job::Exchange::kWeights;
+  training.masters = job::Masters::kFloat32;
+  EXPECT_EQ(buffers(), 0);
+}
+
 TEST(MemoryPlan, RanksShardAFrozenModelToo) {
   job::TrainingSpec training;
   training.precision = job::FloatType::kBfloat16;
@@ -211,6 +243,8 @@ TEST(MemoryPlan, RanksShardAFrozenModelToo) {
   MemoryPlan plan;
   add_frozen(plan, model, training);
   EXPECT_NEAR(static_cast<double>(plan.parameters), 2 * kParameters / 8, 1e7);
+  const double gathered = 131.1e6 + 2 * 202.4e6 + 131.1e6;  // two units of each size
+  EXPECT_NEAR(static_cast<double>(plan.buffers), 2 * gathered, 2e7);
 }
 
 TEST(MemoryPlan, AStageMayHaveNoTrainedParameters) {

@@ -340,9 +340,23 @@ def test_a_merged_model_equals_the_model_with_its_adapter(setting, dora):
     harness.run([harness.BIN / "xffl-train", "merge", "--model", folder / "everything", "--adapter", update, "--out", bf16,
                  "--dtype", "bf16"])
     assert harness.load(bf16, "auto").dtype == torch.bfloat16
+    again = folder / f"merged-again-{dora}"
+    harness.run([harness.BIN / "xffl-train", "merge", "--model", bf16, "--adapter", update, "--out", again])
+    assert harness.load(again, "auto").dtype == torch.bfloat16, "the model's type"
     refused = harness.run([harness.BIN / "xffl-train", "merge", "--model", folder / "plain", "--adapter", update,
                            "--out", folder / "never"], check=False)
     assert refused.returncode != 0 and not (folder / "never").exists()
+
+
+def test_an_adapter_of_a_deeper_model_is_not_merged(setting):
+    """Its tensors of the first layers would fit."""
+    folder, _, _, _ = setting
+    base, deeper, adapter, merged = (folder / name for name in ("shallow", "deeper", "deeper-adapter", "shallow-merged"))
+    harness.make_model(base)
+    harness.make_model(deeper, num_hidden_layers=3)
+    make_adapter(adapter, deeper, lora())
+    refused = harness.run([harness.BIN / "xffl-train", "merge", "--model", base, "--adapter", adapter, "--out", merged], check=False)
+    assert refused.returncode == 5 and "layers.2" in refused.stderr and not merged.exists()
 
 
 def test_a_merged_row_of_zeros_stays(tmp_path):
@@ -418,6 +432,8 @@ def test_dropout_depends_on_seed_step_and_rank(setting, dora):
     assert other.losses[0] != first.losses[0] != without.losses[0]
     assert first.losses[0] != first.report["validation"][0]["nll_before"]
     assert first.report["validation"][0]["nll_before"] == without.report["validation"][0]["nll_before"], "not in validation"
+    found = harness.evaluate(folder / "plain", tokens, "--adapter", first.folder / "update")["nll"]
+    assert harness.relative(first.report["validation"][0]["nll_after"], found) < 1e-5, "not after the training's steps either"
     assert abs(first.losses[0] - without.losses[0]) < 0.3
     config = json.loads((first.folder / "update" / "adapter_config.json").read_text())
     assert config["lora_dropout"] == 0.3

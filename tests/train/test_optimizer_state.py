@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 
 import pytest
 import torch
@@ -131,6 +132,12 @@ def test_moments_of_other_adapters_are_skipped(facility):
     assert logged(same, "optimizer state of the previous round loaded")
     other = harness.train(facility.job(2, attempt=2, given=facility.state(1), lora=lora("up_proj")))
     assert logged(other, "its layout differs"), "matrices of the same shapes"
+
+
+def test_the_report_follows_the_state(facility):
+    """The coordinator may start the next round at the report."""
+    killed = harness.train(facility.job(1), check=False, **harness.path_faults(XFFL_KILL_FOR="optimizer/r0001"))
+    assert killed.codes == [-signal.SIGKILL] and killed.report is None, killed.output
 
 
 def test_a_failed_save_does_not_lose_the_update(facility):

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import harness
 
@@ -44,16 +44,18 @@ def test_usage_errors_are_named():
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", ["plain", "tied", "everything"])
 def test_init_makes_a_model_that_transformers_loads(tmp_path, name, dtype):
-    harness.make_model(tmp_path / "pattern", **harness.variants()[name])
+    harness.make_model(tmp_path / "pattern", initializer_range=0.05, **harness.variants()[name])
     (tmp_path / "spm.model").write_bytes(b"pieces")
-    arguments = ["--config", tmp_path / "pattern" / "config.json", "--seed", 4, "--dtype", dtype]
-    harness.run([TRAIN, "init", *arguments, "--output", tmp_path / "a", "--tokenizer", tmp_path / "spm.model"])
-    harness.run([TRAIN, "init", *arguments, "--output", tmp_path / "b"])
-    one, two = (load_file(tmp_path / x / "model.safetensors") for x in "ab")
+    arguments = ["--config", tmp_path / "pattern" / "config.json", "--dtype", dtype, "--seed"]
+    harness.run([TRAIN, "init", *arguments, 4, "--output", tmp_path / "a", "--tokenizer", tmp_path / "spm.model"])
+    harness.run([TRAIN, "init", *arguments, 4, "--output", tmp_path / "b"])
+    harness.run([TRAIN, "init", *arguments, 5, "--output", tmp_path / "c"])
+    one, two, other = (load_file(tmp_path / x / "model.safetensors") for x in "abc")
     assert all(torch.equal(one[key], two[key]) for key in one)
+    assert not torch.equal(one["model.embed_tokens.weight"], other["model.embed_tokens.weight"]), "the seed decides"
     model = harness.load(tmp_path / "a", dtype="auto")
     assert model.dtype == {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
-    assert 0.018 < model.model.embed_tokens.weight.float().std() < 0.022
+    assert 0.045 < model.model.embed_tokens.weight.float().std() < 0.055
     assert torch.all(model.model.norm.weight == 1)
     assert (tmp_path / "a" / "tokenizer.model").read_bytes() == b"pieces"
     assert (tmp_path / "a" / "manifest.json").exists()
@@ -61,14 +63,30 @@ def test_init_makes_a_model_that_transformers_loads(tmp_path, name, dtype):
     tokens = harness.write_tokens(tmp_path / "t.tokens", sequences)
     nll = harness.hf_evaluate(model.float(), sequences)[1]
     assert harness.relative(harness.evaluate(tmp_path / "a", tokens)["nll"], nll) < 2e-6
-    assert harness.run([TRAIN, "init", *arguments, "--output", tmp_path / "a"], check=False).returncode == 2
+    assert harness.run([TRAIN, "init", *arguments, 4, "--output", tmp_path / "a"], check=False).returncode == 2
 
 
 def test_evaluate_prints_a_table(tmp_path):
     harness.make_model(tmp_path / "m")
     tokens = harness.write_tokens(tmp_path / "t.tokens", harness.make_sequences(4))
     text = harness.run([TRAIN, "evaluate", "--model", tmp_path / "m", "--tokens", tokens]).stdout
-    assert "perplexity" in text and "predicted tokens" in text
+    found = harness.evaluate(tmp_path / "m", tokens)
+    for line in ("sequences         4\n", f"predicted tokens  {found['tokens']}\n", f"loss (nats)       {found['nll']:.6f}\n",
+                 f"perplexity        {found['perplexity']:.4f}\n", f"accuracy          {found['accuracy']:.4f}\n"):
+        assert line in text, text
+
+
+def test_a_damaged_model_is_no_success(tmp_path):
+    """Its loss and its logits are not numbers."""
+    harness.make_model(tmp_path / "m")
+    weights = load_file(tmp_path / "m" / "model.safetensors")
+    weights["model.norm.weight"][3] = float("nan")
+    save_file(weights, tmp_path / "m" / "model.safetensors", metadata={"format": "pt"})
+    tokens = harness.write_tokens(tmp_path / "t.tokens", harness.make_sequences(4))
+    for command, text in ((["evaluate", "--tokens", tokens], "expected a finite number"),
+                          (["generate", "--ids", 5], "not finite")):
+        result = harness.run([TRAIN, *command, "--model", tmp_path / "m"], check=False)
+        assert result.returncode == 9 and result.stdout == "" and text in result.stderr, result
 
 
 def test_out_of_memory_is_one_line(tmp_path):

@@ -80,6 +80,7 @@ def test_times_and_environment_are_reported(setting):
     report = harness.train(job("times", validation_interval=4), 2).report
     elapsed = time.monotonic() - began
     assert report["samples_per_second"] == pytest.approx(report["samples"] / report["train_seconds"])
+    assert report["tokens_per_second"] == pytest.approx(report["tokens"] / report["train_seconds"])
     assert report["tokens_per_second_per_rank"] == pytest.approx(report["tokens_per_second"] / 2)
     assert 0 < report["startup_seconds"] < elapsed and 0 < report["evaluation_seconds"] < elapsed
     assert report["startup_seconds"] + report["train_seconds"] + report["evaluation_seconds"] < elapsed
@@ -161,6 +162,12 @@ def test_a_missing_rank_is_an_error(setting):
                          env={**os.environ, **environment}, timeout=60)
     assert result.returncode == 9 and "rendezvous with the other ranks" in result.stderr
     assert "frame #" not in result.stderr, "stack traces are for bugs"
+    path = job("lonely-check")
+    (path.parent / "out").mkdir()
+    result = harness.run([harness.BIN / "xffl-train", "check", "--job", path], check=False,
+                         env={**os.environ, **environment}, timeout=60)
+    report = json.loads((path.parent / "out" / "check.json").read_text())
+    assert result.returncode == 9 and report["part"] == "rendezvous" and "rendezvous with the other ranks" in report["problem"]
 
 
 def test_a_port_in_use_is_an_error(setting):

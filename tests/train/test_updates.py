@@ -103,14 +103,15 @@ def test_the_report_identifies_data_program_and_nodes(setting):
     assert report["nodes"] == 1
 
 
-def test_a_requeued_finished_job_returns_its_report(setting):
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_requeued_finished_job_returns_its_report(setting, world_size):
     folder, _, tokens = setting
-    base = folder / "again-base"
+    base = folder / f"again-base{world_size}"
     base_hash = harness.make_model(base)
-    job = harness.make_job(folder / "again", base, base_hash, tokens)
-    harness.train(job)
+    job = harness.make_job(folder / f"again{world_size}", base, base_hash, tokens)
+    harness.train(job, world_size)
     before = (job.parent / "report.json").read_bytes()
-    assert "already complete" in harness.train(job).output[0]
+    assert "already complete" in harness.train(job, world_size).output[0]
     assert (job.parent / "report.json").read_bytes() == before
 
 
