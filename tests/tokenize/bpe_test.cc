@@ -100,6 +100,24 @@ TEST_F(Bpe, AnAddedTokenMayBeginAnother) {
   EXPECT_EQ(without_bos("<|long<|longer|><|long"), (Ids{id + 1, id, id + 1}));
 }
 
+TEST_F(Bpe, ANormalizedControlTokenStaysTextInAMessage) {
+  Json json = golden();
+  Json token = json["added_tokens"].back();
+  const int id = token["id"].get<int>() + 1;
+  token["id"] = id;
+  token["content"] = "<|turn|>";
+  token["special"] = token["normalized"] = true;
+  json["added_tokens"].push_back(token);
+  const Tokenizer tokenizer(save(json));
+  const std::vector<ByteRange> message{{8, 16}};
+  std::vector<uint32_t> places;
+  for (const TokenSpan& each :
+       tokenizer.encode_with_controls("<|pad|>a<|turn|>b<|turn|>", message)) {
+    if (each.id == id) places.push_back(each.begin);
+  }
+  EXPECT_EQ(places, std::vector<uint32_t>{17}) << "the token after the message";
+}
+
 TEST_F(Bpe, SpansHaveTheSameIdsAndCoverTheText) {
   for (const Case& each : cases()) {
     Ids ids;
@@ -296,6 +314,19 @@ TEST_F(Bpe, ReadsBosAndEosFromTheTokenizerConfig) {
   EXPECT_EQ(Tokenizer(dir_.path()).bos_id(), 420);
 }
 
+TEST_F(Bpe, BosAndEosOfThePostProcessorPrecedeThoseOfTheConfig) {
+  Json json = golden();
+  Json& step = json["post_processor"]["processors"][1];
+  step["single"].push_back(Json{{"SpecialToken", {{"id", "<|pad|>"}, {"type_id", 0}}}});
+  step["special_tokens"]["<|pad|>"] = {{"ids", Json::array({422})}};
+  save(json);
+  std::ofstream(dir_ / "tokenizer_config.json")
+      << R"({"bos_token": "<|left|>", "add_bos_token": true, "eos_token": "<|end_of_text|>"})";
+  const Tokenizer tokenizer(dir_.path());
+  EXPECT_EQ(tokenizer.bos_id(), 420);
+  EXPECT_EQ(tokenizer.eos_id(), 422);
+}
+
 TEST_F(Bpe, NamesUnsupportedSettings) {
   const auto unsupported = [&](const std::string& part, const std::string& pointer, Json value) {
     Json json = golden();
@@ -327,6 +358,12 @@ TEST_F(Bpe, NamesUnsupportedSettings) {
   unsupported("the anchor ^", pattern, "^a");
   unsupported("an intersection", pattern, "[a&&b]");
   unsupported("a class in a class", pattern, "[a[b]]");
+  unsupported("a negated set in a class", pattern, "[\\S]");
+  unsupported("a - inside a class", pattern, "[a-c-e]");
+  unsupported("a category of characters in (?i:...)", pattern, "(?i:\\p{Lu})");
+  unsupported("a character beyond ASCII in (?i:...)", pattern, "(?i:\u00e9)");
+  unsupported("'ss' in (?i:...)", pattern, "(?i:ss)");
+  unsupported("a single byte by \\x", pattern, "\\xff");
   unsupported("the category 'Han'", pattern, "\\p{Han}+");
   unsupported("a special group", pattern, "(?R)|a");
   unsupported("a special group", pattern, "(*COMMIT)a");

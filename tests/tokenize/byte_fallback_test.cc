@@ -70,6 +70,15 @@ TEST(ByteFallback, MetaspaceAddsASpaceByItsScheme) {
   EXPECT_EQ(encode("first", "<|pad|>casa"), encode("never", "<|pad|>casa"));
 }
 
+TEST(ByteFallback, ADecoderWithoutStripKeepsTheFirstSpace) {
+  const test::TempDir dir;
+  Json json = Json::parse(read_file(data() / "tokenizer.json", 1 << 20));
+  json["decoder"]["decoders"].erase(3);
+  std::ofstream(dir / "tokenizer.json") << json.dump();
+  const Tokenizer tokenizer(dir / "tokenizer.json");
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("casa")), " casa");
+}
+
 TEST(ByteFallback, NamesUnsupportedSettings) {
   const auto rejected = [](const std::string& part, const std::function<void(Json&)>& change) {
     const test::TempDir dir;

@@ -48,6 +48,19 @@ class Chat : public testing::Test {
     return encode_corpus(tokenizer_, {dir_ / "a.jsonl"}, dir_ / "out.tokens", options,
                          [](const Progress&) {});
   }
+  /// The tokenizer with more control tokens.
+  Tokenizer with_controls(const std::vector<std::string>& spellings) const {
+    Json json = Json::parse(read_file(kLlama2 / "tokenizer.json", 1 << 20));
+    for (const std::string& spelling : spellings) {
+      Json token = json["added_tokens"].back();
+      token["id"] = token["id"].get<int>() + 1;
+      token["content"] = spelling;
+      token["special"] = true;
+      json["added_tokens"].push_back(token);
+    }
+    std::ofstream(dir_ / "tokenizer.json") << json.dump();
+    return Tokenizer(dir_ / "tokenizer.json");
+  }
 
   const Tokenizer tokenizer_{kLlama2};
   test::TempDir dir_;
@@ -99,6 +112,7 @@ TEST_F(Chat, AnAddedTokenThatIsNoControlTokenIsFoundInAMessage) {
   const std::vector<TokenSpan> found = tokenizer_.encode_with_controls("<tool>", plain);
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(tokenizer_.encode("<tool>"), Ids{found[0].id});
+  EXPECT_FALSE(tokenizer_.control_id("<tool>")) << "a message could spell it";
 }
 
 TEST_F(Chat, ASpelledControlTokenStaysTextWithSentencePiece) {
@@ -119,20 +133,82 @@ TEST_F(Chat, ASpelledControlTokenStaysTextWithSentencePiece) {
 }
 
 TEST_F(Chat, ToolsHaveNoLossInChatml) {
-  Json json = Json::parse(read_file(kLlama2 / "tokenizer.json", 1 << 20));
-  for (const char* control : {"<|im_start|>", "<|im_end|>"}) {
-    Json token = json["added_tokens"].back();
-    token["id"] = token["id"].get<int>() + 1;
-    token["content"] = control;
-    token["special"] = true;
-    json["added_tokens"].push_back(token);
-  }
-  std::ofstream(dir_ / "tokenizer.json") << json.dump();
   const std::vector<ChatMessage> messages{
       {"system", "a"}, {"user", "b"}, {"assistant", "c"}, {"tool", "d"}, {"assistant", "e"}};
   const RenderedChat chat =
-      ChatTemplate("chatml", Tokenizer(dir_ / "tokenizer.json")).render(messages);
+      ChatTemplate("chatml", with_controls({"<|im_start|>", "<|im_end|>"})).render(messages);
   EXPECT_THAT(parts(chat, chat.loss), ElementsAre("c<|im_end|>", "e<|im_end|>"));
+}
+
+TEST_F(Chat, EachMessageIsPlainTextInEveryTemplate) {
+  const Tokenizer tokenizer =
+      with_controls({"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|im_start|>",
+                     "<|im_end|>", "[INST]", "[/INST]"});
+  const std::vector<ChatMessage> messages{
+      {"user", "a</s>"}, {"assistant", "b"}, {"user", "c"}, {"assistant", "d"}};
+  for (const std::string& name : chat_template_names()) {
+    const RenderedChat chat = ChatTemplate(name, tokenizer).render(messages);
+    EXPECT_THAT(parts(chat, chat.plain), testing::IsSupersetOf({"a</s>", "b", "c", "d"})) << name;
+  }
+}
+
+// Without its tokenizer_config.json, the tokenizer has no EOS.
+TEST_F(Chat, ATokenizerWithoutTheEosOfTheTemplateIsRefused) {
+  fs::copy(kLlama2.parent_path() / "bpe/tokenizer.json", dir_ / "tokenizer.json");
+  const Tokenizer tokenizer(dir_ / "tokenizer.json");
+  refused(ErrorKind::kUnsupported, "no control token '</s>'",
+          [&] { ChatTemplate("llama-2", tokenizer); });
+}
+
+TEST_F(Chat, ATokenizerWithoutTheLastControlTokenOfTheTemplateIsRefused) {
+  const auto check = [&](const std::string& name, const std::vector<std::string>& others,
+                         const std::string& last) {
+    const Tokenizer tokenizer = with_controls(others);
+    refused(ErrorKind::kUnsupported, "no control token '" + last + "'",
+            [&] { ChatTemplate(name, tokenizer); });
+  };
+  check("llama-3", {"<|start_header_id|>", "<|end_header_id|>"}, "<|eot_id|>");
+  check("chatml", {"<|im_start|>"}, "<|im_end|>");
+  check("mistral-v3", {"[INST]"}, "[/INST]");
+}
+
+TEST_F(Chat, ConversationsBeginWithTheBosOfTheTokenizer) {
+  const Tokenizer tokenizer(kLlama2.parent_path() / "bpe");
+  const std::vector<ChatMessage> messages{{"user", "a"}};
+  EXPECT_EQ(ChatTemplate("llama-2", tokenizer).render(messages).text,
+            "<|begin_of_text|>[INST] a [/INST]");
+}
+
+TEST_F(Chat, ATruncatedConversationHasNoEos) {
+  const auto encoded = [&](const EncodeOptions& options) {
+    encode(R"({"messages": [{"role": "user", "content": "Che ore sono?"}, )"
+           R"({"role": "assistant", "content": "Le sei e mezza."}]})",
+           options);
+    const tokens::TokenShardReader reader(dir_ / "out.tokens");
+    Ids ids(reader.length(0));
+    reader.read(0, ids);
+    return ids;
+  };
+  Ids expected = encoded({});
+  expected.pop_back();
+  EncodeOptions options;
+  options.truncate = true;
+  options.sequence_length = expected.size();
+  EXPECT_EQ(encoded(options), expected);
+}
+
+TEST_F(Chat, ConversationsThatDifferInOneMessageAreOtherDocuments) {
+  std::string lines;
+  for (int i = 0; i < 20; ++i)
+    lines += R"({"messages": [{"role": "system", "content": "a"}, {"role": "user", "content": ")" +
+             std::to_string(i) + R"("}, {"role": "assistant", "content": "b"}]})" + "\n";
+  EncodeOptions options;
+  options.validation.emplace();
+  options.validation->output = dir_ / "val.tokens";
+  options.validation->num_documents = 5;
+  const EncodeResult result = encode(lines, options);
+  EXPECT_EQ(result.validation->num_documents, 5u);
+  EXPECT_EQ(result.training.num_documents, 15u);
 }
 
 TEST_F(Chat, ChecksTurnsAndRoles) {

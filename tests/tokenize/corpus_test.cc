@@ -208,6 +208,8 @@ TEST_F(Corpus, TruncationDropsDocumentsWhoseTextIsCutOff) {
   EXPECT_EQ(result.num_idle, 1u);
   ASSERT_EQ(result.training.num_sequences, 1u);
   EXPECT_EQ(sequences()[0].back(), 2);
+  options.pad_id = 0;
+  EXPECT_EQ(encode({file}, options).num_idle, 1u) << "padding keeps the mask of the prompt";
 }
 
 TEST_F(Corpus, ChecksTheOptionsOfTruncation) {
@@ -274,6 +276,17 @@ TEST_F(Corpus, KeepsCopiesOfADocumentInOneShard) {
   const std::set<Ids> training = as_set(sequences());
   EXPECT_EQ(training.size(), 183u);
   for (const Ids& ids : sequences("v.tokens")) EXPECT_FALSE(training.contains(ids));
+}
+
+TEST_F(Corpus, IdsThatDifferAtTheirEndAreOtherDocuments) {
+  std::string lines;
+  for (int i = 0; i < 20; ++i) lines += "[1, 2, 3, " + std::to_string(i) + "]\n";
+  EncodeOptions options = with_split({.output = dir_ / "val.tokens", .num_documents = 5});
+  options.vocab_size = 100;
+  const EncodeResult result =
+      encode_ids({write("a.ids", lines)}, dir_ / "out.tokens", options, kNoProgress);
+  EXPECT_EQ(result.validation->num_documents, 5u);
+  EXPECT_EQ(result.training.num_documents, 15u);
 }
 
 TEST_F(Corpus, WritesNothingForAnImpossibleSplit) {
@@ -356,6 +369,12 @@ TEST_F(Corpus, WritesIdsUnchanged) {
   encode_ids({file}, dir_ / "packed.tokens", {.vocab_size = 100, .sequence_length = 2},
              kNoProgress);
   EXPECT_THAT(sequences("packed.tokens"), ElementsAre(Ids{5, 6}, Ids{7, 8}, Ids{0, 99}));
+  EncodeOptions cut = options;
+  cut.truncate = true;
+  cut.sequence_length = 2;
+  encode_ids({file}, dir_ / "cut.tokens", cut, kNoProgress);
+  EXPECT_THAT(sequences("cut.tokens"), ElementsAre(Ids{5, 6}, Ids{8}, Ids{0, 99}))
+      << "the last id of a line is no EOS";
 }
 
 TEST_F(Corpus, NamesFileAndLineOfBadIds) {

@@ -91,6 +91,7 @@ TEST_F(Documents, UnescapesJsonlTextsAndSkipsBlankTexts) {
   EXPECT_THAT(texts({file}), ElementsAre("già\nora", "přes"));
   EXPECT_THAT(texts({write("b.jsonl", R"({"body": "b"})")}, {.text_field = "body"}),
               ElementsAre("b"));
+  EXPECT_THAT(texts({write("c.ndjson", R"({"text": "c"})")}), ElementsAre("c"));
 }
 
 TEST_F(Documents, ALimitCountsTheDocumentsOfAllInputs) {

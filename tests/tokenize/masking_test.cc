@@ -206,9 +206,11 @@ TEST_F(Masking, ReadsLabelsOfIds) {
       "\n"
       R"({"labels": [-100, -100], "input_ids": [8, 9]})"
       "\n"
+      R"({"labels": [8, -100], "input_ids": [8, 9]})"
+      "\n"
       R"({"labels": [-100, 9], "input_ids": [8, 9]})"
       "\n");
-  EXPECT_EQ(result.num_idle, 1u);
+  EXPECT_EQ(result.num_idle, 2u) << "no token predicts the first one";
   ASSERT_EQ(sequences().size(), 2u);
   EXPECT_EQ(sequences()[0].ids, (Ids{5, 6, 7, 0}));
   EXPECT_EQ(sequences()[0].targets, (Ids{7, 0}));
@@ -257,6 +259,9 @@ TEST_F(Masking, RejectsContradictingOptions) {
   rejected(ErrorKind::kCorrupt, "no field \"prompt\"", json, with);
   with.prompt = PromptTemplate("x{text}");
   rejected(ErrorKind::kUsage, "has no {prompt}", json, with);
+  with = options("{text}", false);
+  with.with_labels = true;
+  rejected(ErrorKind::kUsage, "--labels needs --format ids", json, with);
   const test::Thrown ids = test::thrown_by([&] {
     EncodeOptions id_options = options("x{text}", true);
     id_options.vocab_size = 10;

@@ -47,6 +47,16 @@ class Program : public testing::Test {
     std::ofstream text(at("long.txt"));
     for (int i = 0; i < 30000; ++i) text << "La stazione " << i << " apre alle sei.\n\n";
   }
+  // Writes a program in the place of xffl-train that generates `text`.
+  void write_trainer(const std::string& text) const {
+    std::ofstream trainer(at("trainer"));
+    trainer << "#!/bin/sh\ncat > /dev/null\n";
+    for (const int32_t id : tokenize::Tokenizer(bpe_).encode(text))
+      trainer << "echo '{\"id\": " << id << "}'\n";
+    trainer << "echo '{}'\n";
+    trainer.close();
+    fs::permissions(at("trainer"), fs::perms::owner_all);
+  }
   // Writes a job of `xffl prepare` with the tokenizer bpe_ to the folder job1.
   void write_prepare_job(const std::string& pattern) const {
     fs::create_directories(at("job1/out"));
@@ -127,6 +137,7 @@ TEST_F(Program, ASeedChoosesTheValidationDocuments) {
   const std::string first = chosen("1");
   EXPECT_EQ(chosen("1"), first);
   EXPECT_NE(chosen("2"), first);
+  EXPECT_EQ(inspect("val.tokens")["num_sequences"], 8);
 }
 
 TEST_F(Program, EncodesIdsWithoutATokenizer) {
@@ -214,14 +225,15 @@ TEST_F(Program, APreparationGoesOnWithoutItsProgressFile) {
   EXPECT_TRUE(fs::exists(at("train.tokens")));
 }
 
+TEST_F(Program, GeneratesWithTheTokenizerOfTheFlag) {
+  write_trainer("sei");
+  const ProcessResult generated = must({"generate", "--model", at("without"), "--tokenizer", bpe_,
+                                        "--prompt", "x", "--trainer", at("trainer")});
+  EXPECT_EQ(generated.out, "sei\n");
+}
+
 TEST_F(Program, EscapesThatAModelGeneratesDoNotReachATerminal) {
-  std::ofstream trainer(at("trainer"));
-  trainer << "#!/bin/sh\ncat > /dev/null\n";
-  for (const int32_t id : tokenize::Tokenizer(bpe_).encode("a\033[2Jb"))
-    trainer << "echo '{\"id\": " << id << "}'\n";
-  trainer << "echo '{}'\n";
-  trainer.close();
-  fs::permissions(at("trainer"), fs::perms::owner_all);
+  write_trainer("a\033[2Jb");
   test::OnTerminal terminal({XFFL_TOKENIZE_PROGRAM, "generate", "--model", bpe_, "--prompt", "x",
                              "--trainer", at("trainer")},
                             24, 80, {});

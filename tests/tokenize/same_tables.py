@@ -139,6 +139,13 @@ def check_fixed_lists(run, rng, folder):
     return 3 * len(rows)
 
 
+def check_largest_ids(run, folder):
+    for width, largest in ((pa.int8(), 127), (pa.uint8(), 255), (pa.int16(), 32767), (pa.uint16(), 65535)):
+        path = folder / "largest.parquet"
+        pq.write_table(pa.table({"input_ids": pa.array([[largest, 1]], pa.list_(width))}), path)
+        assert run.sequences("--vocab-size", 70000, "--input", path) == [[largest, 1]], width
+
+
 def check_texts(run, rng, folder, tokenizer):
     texts = [rng.choice([None, "", " \n"]) if rng.random() < 0.1 else mixed_text(rng.randint(1, 200), rng.randrange(1 << 30)) for _ in range(300)]
     chats = [[{"role": "user", "content": text or "x"}, {"role": "assistant", "content": "sì " + str(i)}] for i, text in enumerate(texts)]
@@ -264,6 +271,7 @@ def check_refusals(run, folder, tokenizer):
     refused(run, data, "bad.parquet: row 1: input_ids: element 1 is null", *table({"input_ids": [[1], [1, None]]}))
     refused(run, data, "bad.parquet: row 2: element 1 is 100, expected a token id 0 to 99", *table({"input_ids": [[1], None, [1, 100]]}))
     refused(run, data, "bad.parquet: row 0: element 0 is -1", *table({"input_ids": [[-1]]}))
+    refused(run, data, "bad.parquet: row 0: element 0 is 4294967301", *table({"input_ids": [[(1 << 32) + 5]]}))
     refused(run, data, "row 2: labels has 1 elements, input_ids 2", *table({"input_ids": ids, "labels": [[1, 2], [1, 2], [1]]}))
     refused(run, data, "row 0: labels has 5 where the id is 2", *table({"input_ids": ids, "labels": [[1, 5]] * 3}))
     refused(run, data, "row 0: attention_mask is 0 at element 1",
@@ -359,6 +367,7 @@ def main(program, tokenizer, num_damaged="60"):
         (folder / "none.ids").write_text("")
         REJECTED = run.encode("--format", "ids", "--vocab-size", 10, "--input", folder / "none.ids")[0]
         print(f"pyarrow {pa.__version__}: ids: {sum(check_ids(run, rng, folder, turn) for turn in range(40))} rows are equal")
+        check_largest_ids(run, folder)
         print(f"lists of fixed size: {check_fixed_lists(run, rng, folder)} rows are equal")
         print(f"texts and conversations: {check_texts(run, rng, folder, tokenizer)} rows are equal")
         print(f"save_to_disk: {check_datasets(run, rng, folder)} rows are equal")

@@ -62,6 +62,12 @@ TEST_F(Train, BpeAndUnigramModelsRestoreTheText) {
   }
 }
 
+TEST_F(Train, WithoutByteFallbackOtherCharactersAreUnknown) {
+  const Tokenizer tokenizer(
+      train(corpora(), dir_ / "m", {.vocab_size = 300, .byte_fallback = false}).model);
+  EXPECT_THAT(tokenizer.encode("漢"), testing::Contains(0));
+}
+
 TEST_F(Train, EncodesTrainingWordsInFewTokens) {
   const Tokenizer tokenizer(train(corpora(), dir_ / "m", {.vocab_size = 600}).model);
   EXPECT_LE(tokenizer.encode("stazione").size(), 4u);
