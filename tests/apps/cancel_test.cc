@@ -55,6 +55,18 @@ TEST_F(Cancel, ShowsTheJobsAndWaitsForYes) {
   EXPECT_THAT(terminal.bytes, HasSubstr("run 0001 is cancelled"));
 }
 
+// The job may exist: the answer to its submission is lost.
+TEST_F(Cancel, ShowsAJobWhoseSubmissionIsUnconfirmed) {
+  const FacilityName brno("brno");
+  history_->record({1, brno, 1}, history::AttemptFailed{"the node failed", true});
+  history_->record({1, brno, 2}, history::AttemptOpened{std::string(32, '2')});
+  history_->record({1, brno, 2}, history::SubmitIntended{"job", "s"});
+  test::OnTerminal terminal = on_terminal({"cancel"});
+  ASSERT_TRUE(terminal.await_text(kQuestion)) << terminal.bytes;
+  EXPECT_TRUE(terminal.screen.shows("  brno: a job of round 1 whose submission is unconfirmed"))
+      << terminal.bytes;
+}
+
 TEST_F(Cancel, AnotherAnswerChangesNothing) {
   for (const char* answer : {"n\n", "\n", "y\n", "YES\n", "\4"}) {  // \4: end of the input
     test::OnTerminal terminal = on_terminal({"cancel"});

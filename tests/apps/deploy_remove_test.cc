@@ -20,11 +20,17 @@ constexpr const char* kQuestion = "Remove the folder? (type yes to remove)";
 class DeployRemove : public testing::Test {
  protected:
   DeployRemove() {
+    write_config("");
+    fs::create_directories(bundle());
+  }
+  // `more`: further keys of alba.
+  void write_config(const std::string& more) const {
     write_file_atomic(dir_ / "xffl.yaml",
                       "project: p\nmodel: model\nrounds: 1\n"
                       "training: {steps_per_round: 1, batch_size: 2}\nfacilities:\n"
-                      "  alba: {workdir: work, data: {train: [a.tokens]}}\n");
-    fs::create_directories(bundle());
+                      "  aarau: {workdir: other, data: {train: [a.tokens]}}\n"
+                      "  alba: {workdir: work, data: {train: [a.tokens]}" +
+                          more + "}\n");
   }
   fs::path programs() const { return dir_ / "work/xffl.programs"; }
   fs::path bundle() const { return programs() / "xffl-trainer-0.1.0-x86_64-cpu-0a1b2c3d"; }
@@ -71,6 +77,25 @@ TEST_F(DeployRemove, AsksNothingWithYesOrInAPipe) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("is removed"));
   EXPECT_FALSE(fs::exists(programs()));
+}
+
+TEST_F(DeployRemove, ImagesAreRemovedOnlyAfterAYes) {
+  const fs::path image = dir_ / "images/xffl-0a1b2c3d.sif", link = dir_ / "images/xffl.sif";
+  fs::create_directories(image.parent_path());
+  write_file_atomic(image, "image");
+  fs::create_symlink(image.filename(), link);
+  write_config(", scheduler: flux, image: {file: " + link.string() + "}");
+  for (const char* answer : {"y\n", "yes\n"}) {
+    EXPECT_TRUE(fs::exists(image)) << "after the answer y";
+    test::OnTerminal terminal(command(), 24, 200, {});
+    ASSERT_TRUE(terminal.await_text("Remove them? (type yes to remove)")) << terminal.bytes;
+    EXPECT_TRUE(terminal.screen.shows("  xffl-0a1b2c3d.sif")) << terminal.bytes;
+    terminal.type(answer);
+    terminal.finish();
+  }
+  EXPECT_FALSE(fs::exists(image));
+  EXPECT_FALSE(fs::exists(fs::symlink_status(link)));
+  EXPECT_TRUE(fs::exists(bundle())) << "of another kind";
 }
 
 }  // namespace

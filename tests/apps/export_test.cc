@@ -24,5 +24,13 @@ TEST_F(Export, ProvenanceNamesFacilitiesOnRequestOnly) {
   EXPECT_THAT(export_crate({"--name-facilities"}), HasSubstr("\"alba\""));
 }
 
+TEST_F(Export, AModelIsTheOneOfTheNamedRound) {
+  const std::string folder = dir_ / "model";
+  const ProcessResult refused =
+      xffl({"export", "model", "--license", "mit", "--round", "2", folder});
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("round 2 is not published"));
+}
+
 }  // namespace
 }  // namespace xffl

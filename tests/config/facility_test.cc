@@ -85,6 +85,21 @@ TEST(RemoteFacility, PathsOfComputeNodesFollowFromTheDeepestMount) {
   EXPECT_EQ(everything.find_on_compute_nodes(RemotePath("/p/x")), RemotePath("/p/x"));
 }
 
+TEST(RemoteFacility, TheImageTheTextAndValidationSetsAreMountedOnComputeNodes) {
+  const std::string mounted = site_with(
+      "modules:", "compute_mounts: /scratch\n    image: {file: /scratch/x.sif}\n    modules:");
+  const auto data = [&](const std::string& text) {
+    return problems(with(mounted, "{train: /scratch/me/it.tokens}", text));
+  };
+  EXPECT_EQ(data("{text: /scratch/me/*.txt, validation: {it: /scratch/v.tokens}}"), "");
+  EXPECT_THAT(problems(with(mounted, "/scratch/x.sif", "/images/x.sif")),
+              HasSubstr("'/images/x.sif' is in no folder that compute nodes mount"));
+  EXPECT_THAT(data("{text: [/scratch/me/*.txt, /more/*.txt]}"),
+              HasSubstr("'/more/*.txt' is in no folder that compute nodes mount"));
+  EXPECT_THAT(data("{train: /scratch/me/it.tokens, validation: {it: /held/v.tokens}}"),
+              HasSubstr("'/held/v.tokens' is in no folder that compute nodes mount"));
+}
+
 TEST(RemoteFacility, WorldSizeFollowsFromTheSlurmRequest) {
   const Facility facility = parse(kSite).facilities.at(0);
   EXPECT_EQ(facility.scheduler.as<submit::SlurmSettings>().tasks_per_node, 4);

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "keys.h"
 #include "xffl/config/load.h"
 
 namespace xffl::config {
@@ -84,6 +85,33 @@ TEST(FormatExperiment, NamesEveryKey) {
                           "poll_interval: 1500ms", "max_grad_norm: 1", "min_ratio: 0",
                           "validation_samples: 0", "access: local", "scheduler: process"})
     EXPECT_THAT(text, testing::HasSubstr(key));
+}
+
+// Appends the keys that may change within a run; a section's mark stands for its keys.
+void collect_operational(const FieldTable& table, const std::string& path,
+                         std::vector<std::string>& names) {
+  for (const Field& key : table.yaml) {
+    const std::string name = path + std::string(key.name);
+    if (key.operational)
+      names.push_back(name);
+    else if (key.table != nullptr && key.table != &job::training_fields())
+      collect_operational(*key.table, name + ".", names);
+  }
+}
+
+// tests/job/job_spec_test.cc has the keys of `training`.
+TEST(FormatTrainingIdentity, LeavesOutOnlyKeysWithoutAnEffectOnTheModel) {
+  std::vector<std::string> names;
+  collect_operational(experiment_keys(), "", names);
+  EXPECT_THAT(
+      names,
+      testing::UnorderedElementsAre(
+          "policy", "observe", "hooks", "facilities.ssh", "facilities.transfer", "facilities.slurm",
+          "facilities.gridengine", "facilities.pbs", "facilities.flux", "facilities.compute_mounts",
+          "facilities.purge_after", "facilities.budget", "facilities.template", "facilities.image",
+          "facilities.deploy", "facilities.nccl_plugin", "facilities.library_path",
+          "facilities.cuda_compat", "facilities.login_shell", "facilities.modules",
+          "facilities.environment", "facilities.poll_interval", "facilities.data.sequence_length"));
 }
 
 TEST(FormatTrainingIdentity, ChangesOnlyWithTrainingKeys) {

@@ -430,6 +430,16 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"{it: data/it-val.tokens, cs: ../cs-val.tokens}", "data/it-val.tokens",
               "should be a mapping of names to paths"}));
 
+TEST(ParseExperiment, TheSmallestRoundCanKeepTheLargestShare) {
+  const auto with_policy = [](const std::string& policy) {
+    return problems(
+        small_with("rounds: 3", "aggregation: {max_share: 0.6}\npolicy: {" + policy + "}"));
+  };
+  EXPECT_EQ(with_policy("on_missing: skip, quorum: 2"), "");
+  EXPECT_THAT(with_policy("quorum: 1"), HasSubstr("a round may have 1 update"))
+      << "without on_missing: skip, too";
+}
+
 TEST(ParseExperiment, HostileTextIsShownEscapedAndCut) {
   const std::string all = problems("project: \"\\e[2J" + std::string(5000, 'x') + "\"\n");
   EXPECT_EQ(all.find('\x1b'), std::string::npos);

@@ -41,7 +41,13 @@ TEST(Scalars, DurationsAndSizesHaveUnits) {
   EXPECT_EQ(parse_duration("5 m"), milliseconds(300'000));
   EXPECT_EQ(parse_duration("24h"), parse_duration("1d"));
   EXPECT_EQ(parse_size("512MB"), 512'000'000);
+  EXPECT_EQ(parse_size("7 B"), 7);
+  EXPECT_EQ(parse_size("3kB"), 3000);
+  EXPECT_EQ(parse_size("3KiB"), 3 << 10);
+  EXPECT_EQ(parse_size("3MiB"), 3 << 20);
   EXPECT_EQ(parse_size("1GiB"), 1 << 30);
+  EXPECT_EQ(parse_size("2TB"), 2'000'000'000'000);
+  EXPECT_EQ(parse_size("2TiB"), int64_t{2} << 40);
   for (const char* bad : {"", "30", "s", "1h30m", "1.5h", "-1s", "010s", "5  m", "5 min", "5S",
                           "9223372036854775807d"})
     EXPECT_FALSE(parse_duration(bad)) << bad;

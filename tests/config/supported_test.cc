@@ -62,6 +62,8 @@ TEST(Supported, ProblemsAreReportedAtTheKey) {
        "training.masters is none, with training.groups that exchange weights"},
       {"attention: flash\n  precision: fp32", "7",
        "training.attention is flash, but training.precision is fp32"},
+      {"attention: cudnn\n  precision: fp32", "7",
+       "training.attention is cudnn, but training.precision is fp32"},
       {"attention: cudnn\n  precision: bf16\n  deterministic: true", "7",
        "training.attention is cudnn, with training.deterministic"},
       {"momentum: 0.9", "7", "training.momentum is for the optimizer sgd"},
@@ -97,6 +99,13 @@ TEST(Supported, GroupsAreCheckedWithTheRanksOfAGroup) {
                           "training: {sharding: none, shard_group_size: 0}"),
               AllOf(HasSubstr("training.shard_group_size is 8, which does not divide the 4 ranks"),
                     HasSubstr("('alba')")));
+}
+
+// Groups with data of different sizes would have different numbers of steps.
+TEST(Supported, GroupsHaveNoEpochs) {
+  EXPECT_THAT(problems_of("groups: {count: 2}", "training: {epochs_per_round: 2}"),
+              AllOf(HasSubstr("training.epochs_per_round with training.groups"),
+                    HasSubstr("('borea')"), testing::Not(HasSubstr("('alba')"))));
 }
 
 TEST(Supported, OtherTrainersAreNotChecked) {

@@ -429,6 +429,24 @@ TEST_F(DeployImageByJob, ARemovalCancelsTheJob) {
   release();
 }
 
+TEST_F(DeployImageByJob, ARemovalCancelsOnlyJobsThatAreUnderWay) {
+  deploy_image_now();  // its job has ended, and comes first in the list
+  hold();
+  stopped_deployment();
+  states_.clear();
+  cancel();
+  EXPECT_THAT(states_, testing::ElementsAre(HasSubstr("is cancelled")));
+  release();
+}
+
+TEST_F(DeployImageByJob, AFolderWithoutSpaceIsNamedBeforeTheImageIsSent) {
+  put_program(dir_ / "bin/df", "echo Filesystem\necho tmpfs 900 700 200 78% /site");
+  const Error error = error_of([&] { deploy_image_now(); });
+  EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
+  EXPECT_THAT(error.what(), HasSubstr("0 MB are free in " + (dir_ / "site").string()));
+  EXPECT_FALSE(fs::exists(dir_ / "site/.xffl-staging"));
+}
+
 config::Facility facility_with(const std::string& scheduler, const std::string& settings) {
   return config::parse_experiment(
              "project: demo\nmodel: /m\ntraining: {steps_per_round: 4, batch_size: 16}\n"

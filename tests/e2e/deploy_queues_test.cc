@@ -36,6 +36,16 @@ class DeployByQueue : public testing::TestWithParam<const char*> {
             archive_.string(),           "-p",     dir_.path().string()};
   }
   fs::path programs() const { return dir_ / "work/xffl.programs"; }
+  std::string name() const { return archive_.stem().stem().string(); }
+  fs::path jobs() const { return programs() / ".jobs" / name(); }
+  // Starts the command, and kills it after the submission; the job waits.
+  void interrupt() const {
+    const pid_t killed = start_detached({.argv = command()}, dir_ / "log");
+    EXPECT_TRUE(test::await([&] { return fs::exists(jobs() / "job1/job.id"); }))
+        << read_file(dir_ / "log", 1 << 20);
+    ::kill(killed, SIGKILL);
+    wait_for_exit(killed);
+  }
 
   test::FakeQueues queues_;
   test::TempDir dir_;
@@ -43,19 +53,24 @@ class DeployByQueue : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(DeployByQueue, AKilledCommandIsContinuedWithItsJob) {
-  const std::string name = archive_.stem().stem().string();
-  const fs::path jobs = programs() / ".jobs" / name;
-  const pid_t killed = start_detached({.argv = command()}, dir_ / "log");
-  EXPECT_TRUE(test::await([&] { return fs::exists(jobs / "job1/job.id"); }))
-      << read_file(dir_ / "log", 1 << 20);
-  ::kill(killed, SIGKILL);
-  wait_for_exit(killed);
+  interrupt();
   fs::remove(dir_ / "hold");
   const ProcessResult done = run_process({.argv = command(), .timeout = std::chrono::seconds(120)});
   ASSERT_EQ(done.exit_code, 0) << done.err;
   EXPECT_THAT(done.out, HasSubstr("starts there: xffl-train 0.1.0"));
-  EXPECT_EQ(fs::read_symlink(programs() / "current").string(), name);
-  EXPECT_FALSE(fs::exists(jobs / "job2"));
+  EXPECT_EQ(fs::read_symlink(programs() / "current").string(), name());
+  EXPECT_FALSE(fs::exists(jobs() / "job2"));
+}
+
+// The job would put the bundle there again.
+TEST_P(DeployByQueue, ARemovalCancelsTheJob) {
+  interrupt();
+  std::vector<std::string> remove = command();
+  remove[3] = "--remove";  // in place of the archive
+  const ProcessResult done = run_process({.argv = remove, .timeout = std::chrono::seconds(120)});
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  EXPECT_THAT(done.err, HasSubstr("is cancelled"));
+  EXPECT_FALSE(fs::exists(programs()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Queues, DeployByQueue, testing::Values("pbs", "flux"),

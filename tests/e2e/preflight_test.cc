@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "e2e/project.h"
+#include "support/on_terminal.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
@@ -45,6 +46,8 @@ TEST(NetworkFileSystem, RunsOnlyWithAllowNetworkFs) {
     GTEST_SKIP() << "no mount namespaces here: " << refused.err;
   EXPECT_EQ(refused.exit_code, exit_code(ErrorKind::kUnsupported)) << refused.err;
   EXPECT_NE(refused.err.find("(nfs4)"), std::string::npos) << refused.err;
+  EXPECT_EQ(on_nfs(project, {"render", "alba", "--stage", "-p", path}).exit_code,
+            exit_code(ErrorKind::kUnsupported));
   EXPECT_FALSE(std::filesystem::exists(project.path() / "runs"));
   const ProcessResult allowed = on_nfs(project, {"run", "-p", path, "--allow-network-fs"});
   EXPECT_EQ(allowed.exit_code, 0) << allowed.err;
@@ -229,7 +232,8 @@ TEST(Plan, ShowsTheRoundsThatFitIntoEachBudget) {
                                        "or reserved; 3 more rounds fit with whole walltimes\n"),
                              HasSubstr("policy.budget: 0.00 of 3.00 node-hours are used or "
                                        "reserved; the next round does not fit\n"),
-                             HasSubstr("at most 12.0 node-hours to the end of the run\n")));
+                             HasSubstr("at most 12.0 node-hours to the end of the run\n"),
+                             HasSubstr("\n  not asked (--offline)\n")));
   const ProcessResult json = project.xffl({"plan", "-p", path, "--offline", "--json"});
   const Json budgets = parse_json(json.out, "plan")["budgets"];
   ASSERT_EQ(budgets.size(), 2u);
@@ -277,6 +281,17 @@ TEST(Doctor, TellsWhatItsCheckJobMayCost) {
               HasSubstr("1 nodes for at most 40 minutes: 40 node-minutes"));
 }
 
+TEST(Doctor, SubmitsItsCheckJobFromATerminalOnlyAfterAYes) {
+  Project project;
+  set_budgets(project, 30);
+  test::OnTerminal terminal({"doctor", "--job", "brno", "-p", project.path().string()}, 24, 200,
+                            {});
+  ASSERT_TRUE(terminal.await_text("submit the check job at brno")) << terminal.bytes;
+  terminal.type("y\n");
+  EXPECT_EQ(terminal.finish(), exit_code(ErrorKind::kCancelled)) << terminal.bytes;
+  EXPECT_THAT(terminal.bytes, HasSubstr("nothing was submitted"));
+}
+
 // The script waits for a submission by hand: nothing is sent to Slurm.
 TEST(Render, StagesAJobOfANewRun) {
   Project project;
@@ -293,13 +308,14 @@ TEST(Render, StagesAJobOfANewRun) {
 TEST(Simulate, RunsTheJobOfAClusterOnThisMachine) {
   Project project;
   const std::filesystem::path log = project.path() / "trainings.log";
-  project.place("alba", {"    scheduler: slurm\n    slurm: {nodes: 2, time: 1h}\n", log, log});
+  project.place("brno", {"    scheduler: slurm\n    slurm: {nodes: 2, time: 1h}\n", log, log});
   project.write_config();
   const ProcessResult result =
-      project.xffl({"simulate", "-p", project.path().string(), "--facility", "alba"}, {},
+      project.xffl({"simulate", "-p", project.path().string(), "--facility", "brno"}, {},
                    std::chrono::seconds(60));
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(project.trainings(), std::vector<std::string>{"alba 1 1"});
+  EXPECT_EQ(project.trainings(), std::vector<std::string>{"brno 1 1"});
+  EXPECT_FALSE(std::filesystem::exists(project.path() / "work")) << "the facilities' own folder";
 }
 
 // A facility that does not answer, or has no accounting, keeps its earlier answer.

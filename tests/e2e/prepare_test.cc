@@ -128,6 +128,14 @@ TEST_F(Prepare, MakesTheShardsOfEncode) {
   EXPECT_FALSE(fs::exists(folder / "job2"));
 }
 
+TEST_F(Prepare, TokenizesTheTextOfTheNamedFacility) {
+  std::string yaml = read_file(dir_ / "xffl.yaml", 1 << 20);
+  yaml.insert(yaml.find("  alba:\n"), "  aarau: {data: {text: [text/ignored.md]}}\n");
+  write_file_atomic(dir_ / "xffl.yaml", yaml);
+  ASSERT_EQ(prepare().exit_code, 0);
+  EXPECT_EQ(prepared().files, 2u);
+}
+
 // Tables: tests/tokenize/same_tables.py.
 TEST_F(Prepare, EveryFormatGivesTheShardsOfEncode) {
   const std::string model = dir_ / "model";
@@ -201,11 +209,14 @@ TEST_F(Prepare, ChangedTextIsTokenizedOnRequest) {
 
 TEST_F(Prepare, PurgedShardsAreMadeAgain) {
   ASSERT_EQ(prepare().exit_code, 0);
-  const fs::path shard = fs::path(alba().prepared.str()) / "validation.tokens";
-  const std::string before = read_file(shard, 1 << 24);
-  fs::remove(shard);
-  ASSERT_EQ(prepare().exit_code, 0);
-  EXPECT_EQ(read_file(shard, 1 << 24), before);
+  for (const char* name : {"train.tokens", "validation.tokens"}) {
+    const fs::path shard = fs::path(alba().prepared.str()) / name;
+    const std::string before = read_file(shard, 1 << 24);
+    fs::remove(shard);
+    ASSERT_EQ(prepare().exit_code, 0);
+    ASSERT_TRUE(fs::exists(shard)) << name;
+    EXPECT_EQ(read_file(shard, 1 << 24), before);
+  }
 }
 
 TEST_F(Prepare, AFailedJobShowsItsOutput) {

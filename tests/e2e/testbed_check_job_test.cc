@@ -119,6 +119,7 @@ TEST_F(TestbedCheckJob, TheQueueForChecksIsUsed) {
   const ProcessResult good = check(brno().scratch + "/data.tokens", "",
                                    "nodes: 2, time: 2h, warning: 1m, check_partition: urgent");
   ASSERT_EQ(good.exit_code, 0) << good.err << good.out;
+  EXPECT_THAT(good.out, HasSubstr("the walltime of 2 h suffices")) << "a round's walltime";
   const std::string job = good.out.substr(good.out.find("job ") + 4);
   EXPECT_THAT(brno().exec_on_login({"scontrol", "show", "job", job.substr(0, job.find('\n'))}).out,
               HasSubstr("Partition=urgent"));

@@ -211,6 +211,10 @@ TEST(CheckReportAnswers, AcceptsFewerStepsWhereTheJobsOwnLimitsEndIt) {
   EXPECT_THAT(message_of(ErrorKind::kRejected, check), words) << "not after a validation";
   spec.training.validation_interval = 4;
   EXPECT_NO_THROW(check());
+  spec.training.early_stop_patience = 0;
+  EXPECT_THAT(message_of(ErrorKind::kRejected, check), words) << "a validation ends no job";
+  spec.training.epochs = 0.5;
+  EXPECT_NO_THROW(check()) << "only the trainer knows the steps of half an epoch";
 }
 
 TEST(CheckReportAnswers, AJobThatStoppedEarlyNeedNotHaveMeasured) {
@@ -231,6 +235,10 @@ TEST(CheckReportAnswers, AStopWithoutAnUpdateIsACheckpointWhereTheJobMayWriteOne
   const auto check = [&] { check_report_answers(report, spec, kMaxSequenceLength); };
   EXPECT_TRUE(is_checkpointed(report, spec));
   EXPECT_NO_THROW(check());
+  report.steps = 41;
+  EXPECT_THAT(message_of(ErrorKind::kRejected, check),
+              HasSubstr("steps: found 41, expected 0 .. 40"));
+  report.steps = 40;
   spec.on_stop = OnStop::kUpdate;
   EXPECT_FALSE(is_checkpointed(report, spec));
   EXPECT_THAT(message_of(ErrorKind::kRejected, check), HasSubstr("update_sha256"));
@@ -304,7 +312,11 @@ TEST(CheckReportAnswers, EvaluateOnlyJobsTrainNothing) {
   const auto check = [&] { check_report_answers(report, spec, kMaxSequenceLength); };
   EXPECT_THAT(message_of(ErrorKind::kRejected, check),
               HasSubstr("steps: found 40, expected 0 .. 0 (the job only evaluates)"));
-  report.steps = report.samples = report.tokens = 0;
+  report.steps = 0;
+  EXPECT_THAT(message_of(ErrorKind::kRejected, check), HasSubstr("samples: found 640"));
+  report.samples = 0;
+  EXPECT_THAT(message_of(ErrorKind::kRejected, check), HasSubstr("tokens: found 163200"));
+  report.tokens = 0;
   EXPECT_THAT(message_of(ErrorKind::kRejected, check), HasSubstr("update_sha256"));
   report.update_sha256 = "";
   EXPECT_NO_THROW(check());

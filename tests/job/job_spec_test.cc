@@ -77,6 +77,12 @@ TEST(JobSpec, RelativePathsAreThoseOfItsFolder) {
   EXPECT_EQ(spec.update_path, dir / "out/update");
   EXPECT_EQ(spec.report_path, dir / "out/report.json");
   EXPECT_EQ(spec.metrics_path, dir / "out/metrics.jsonl");
+  EXPECT_EQ(spec.state_path, dir / "../state");
+  EXPECT_EQ(spec.optimizer_path, dir / "../../optimizer");
+  EXPECT_EQ(spec.adapter_path, dir / "../../r0001/adapter");
+  EXPECT_EQ(spec.base_model_packed->path, dir / "packed-bbbbbbbbbbbbbbbb");
+  EXPECT_EQ(spec.base_model_packed->reference_path, dir / "../../r0000/global");
+  EXPECT_EQ(spec.base_model_packed->failure_path, dir / "out/packed.failure");
   EXPECT_EQ(spec.train_paths[0], "/data/it-0.tokens");
   EXPECT_EQ(spec.validation[0].path, "/data/it-validation.tokens");
   EXPECT_EQ(spec.validation[1].path, dir / "cs-validation.tokens");

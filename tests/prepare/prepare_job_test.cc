@@ -5,6 +5,7 @@
 #include "xffl/base/file.h"
 #include "xffl/config/load.h"
 #include "xffl/prepare/prepare.h"
+#include "xffl/submit/slurm.h"
 
 namespace xffl::prepare {
 namespace {
@@ -36,6 +37,28 @@ facilities:
   EXPECT_FALSE(job.pack);
   EXPECT_EQ(job.validation_fraction, 0.2);
   EXPECT_EQ(job.sequence_length, 64);
+}
+
+TEST(PrepareJob, IsOneTaskOnOneNode) {
+  config::Facility facility;
+  facility.scheduler = submit::QueueSettings("slurm");
+  auto& slurm = facility.scheduler.as<submit::SlurmSettings>();
+  slurm.nodes = 4;
+  slurm.tasks_per_node = 2;
+  const submit::JobShape shape = job_shape(facility, {}).shape();
+  EXPECT_EQ(shape.nodes, 1);
+  EXPECT_EQ(shape.tasks_per_node, 1);
+}
+
+// This machine's path has no meaning at another one, nor in an image.
+TEST(PrepareJob, FindsItsProgramInThePathOfAnotherMachineAndOfAnImage) {
+  const facility::Programs programs{"/opt/xffl/bin/xffl", "/opt/xffl/bin/xffl-train"};
+  config::Facility here, there, image;
+  there.access = config::AccessKind::kSsh;
+  image.image.file = "/images/x.sif";
+  EXPECT_EQ(tokenize_program(here, programs), "/opt/xffl/bin/xffl-tokenize");
+  EXPECT_EQ(tokenize_program(there, programs), "xffl-tokenize");
+  EXPECT_EQ(tokenize_program(image, programs), "xffl-tokenize");
 }
 
 // An image binds the parents of the training data.

@@ -52,9 +52,14 @@ config::Experiment experiment_in(const std::filesystem::path& folder) {
 }
 
 // The test stops the check after its submission.
-TEST(CheckSpec, ARankHasTheSequencesOfARound) {
+TEST(CheckSpec, ARankHasTheSequencesOfARoundAndAFewSteps) {
   const test::TempDir dir;
-  const config::Experiment experiment = experiment_in(dir.path());
+  config::Experiment experiment = experiment_in(dir.path());
+  config::Facility& facility = experiment.facilities.front();
+  facility.compute_mounts = {"/scratch", "/data:/compute"};
+  facility.library_path = {"/opt/fabric"};
+  facility.training.steps = 0;
+  facility.training.epochs = 0.5;
   test::FakeClock clock;
   test::FakeCluster cluster;
   const auto session = std::make_shared<test::FakeSession>();
@@ -66,19 +71,24 @@ TEST(CheckSpec, ARankHasTheSequencesOfARound) {
                               .programs = {"/x/xffl", "/x/xffl-train"}};
   std::stop_source stop;
   EXPECT_EQ(test::kind_of([&] {
-              check_by_job(experiment, experiment.facilities.front(), services, {.nodes = 1},
-                           stop.get_token(),
+              check_by_job(experiment, facility, services, {.nodes = 1}, stop.get_token(),
                            {.on_state = [&](const std::string&) { stop.request_stop(); }});
             }),
             ErrorKind::kCancelled);
   const RemotePath checks("/scratch/xffl.checks");
-  const RemotePath file = checks / session->list(checks).at(0) / "job1/job.json";
-  const job::JobSpec spec = job::parse_job_spec(session->content(file.str()), "job.json");
+  const RemotePath folder = checks / session->list(checks).at(0) / "job1";
+  const auto content = [&](const char* name) { return session->content((folder / name).str()); };
+  const job::JobSpec spec = job::parse_job_spec(content("job.json"), "job.json");
   EXPECT_EQ(spec.training.batch_size, 12) << "6 on each of the node's 2 ranks";
+  EXPECT_EQ(spec.training.steps, 3);
+  EXPECT_EQ(spec.training.epochs, 0);
+  EXPECT_EQ(spec.train_paths, std::vector<std::string>{"/compute/x.tokens"});
+  EXPECT_EQ(content("paths.txt"), "/scratch\n/compute/x.tokens\n/opt/fabric\n");
+  EXPECT_FALSE(job_shape(facility, services.programs, {}).may_requeue);
 }
 
-// The check's job had one node.
-TEST(KeptCheck, TheForecastHasTheNodesOfARound) {
+// The check's job had one node. The warning comes 5 minutes before the end of a round's walltime.
+TEST(KeptCheck, TheForecastHasTheNodesAndTheWalltimeOfARound) {
   const test::TempDir dir;
   const config::Experiment experiment = experiment_in(dir.path());
   const config::Facility& facility = experiment.facilities.front();
@@ -94,7 +104,8 @@ TEST(KeptCheck, TheForecastHasTheNodesOfARound) {
   make_dirs(kept_file(experiment, facility.name).parent_path());
   write_file_atomic(kept_file(experiment, facility.name), format_kept(kept));
   EXPECT_THAT(describe_kept(experiment, facility, {"/x/xffl", "/x/xffl-train"}),
-              testing::HasSubstr("a round of 4 steps takes 1 h, 4 node-hours"));
+              testing::HasSubstr("a round of 4 steps takes 1 h, 4 node-hours; the walltime of 1 h "
+                                 "does not suffice"));
 }
 
 }  // namespace

@@ -180,6 +180,9 @@ TEST(Judge, DataOfAnotherVocabularyOrLength) {
   bad.found.ranks[5].data[0] = {
       .path = "/data/a.tokens", .vocab_size = 300, .sequence_length = 65, .problem = {}};
   EXPECT_THAT(bad.problems(), HasSubstr("sequences of 65 tokens, the model takes 64"));
+  bad.found.ranks[5].data[0] = {.path = "/data/a.tokens", .problem = "permission denied"};
+  EXPECT_THAT(bad.problems(),
+              HasSubstr("E data: n1: /data/a.tokens cannot be read: permission denied -> "));
 }
 
 TEST(Judge, TrainerArchitectureSpaceSignalAndNodes) {
@@ -230,6 +233,20 @@ TEST(Judge, ANodeWithoutADriverOrWithFewerGpusIsNamed) {
   bare.found.nodes[1].gpus = 3;
   EXPECT_THAT(bare.problems(), HasSubstr("E driver: n0 has no NVIDIA driver"));
   EXPECT_THAT(bare.problems(), HasSubstr("E GPUs: n1 shows 3 GPUs, the job asked for 4"));
+}
+
+TEST(Judge, AHungDriverIsNamedWithItsNode) {
+  Case hung;
+  hung.found.nodes[1].hung = {"driver"};
+  EXPECT_THAT(hung.problems(), HasSubstr("E driver: on n1 the probe 'driver' does not end -> "));
+}
+
+TEST(Judge, ATrainerOfTheUsersOwnHasNoCheck) {
+  Case own;
+  own.expected.own_trainer = true;
+  own.found.ranks.clear();
+  own.found.report.reset();
+  EXPECT_THAT(own.problems(), testing::StartsWith("W trainer: not checked: "));
 }
 
 TEST(Judge, ARoundMustEndBeforeTheWarning) {
