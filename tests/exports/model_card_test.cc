@@ -75,6 +75,14 @@ TEST(ModelCardText, CountsNoUpdateThatWasLost) {
               HasSubstr("| facility 1 | 1 | 1000 |\n"));
 }
 
+TEST(ModelCardText, OfAnEarlierRoundHasNoLossesOfLaterModels) {
+  SyntheticRun run(3);
+  for (int round = 1; round <= 3; ++round) run.round(round, 2);  // round 3 measures model 2
+  const std::string text = format_model_card(run.story(), {.license = "mit", .round = 1}, false);
+  EXPECT_THAT(text, HasSubstr("| 1 | 3.0000 | 3.1000 |\n"));
+  EXPECT_THAT(text, Not(HasSubstr("| 2 |")));
+}
+
 TEST(ModelCardText, NeedsAPublishedRound) {
   EXPECT_THROW(format_model_card(two_rounds(), {.license = "x", .round = 2}, false), Error);
   EXPECT_THROW(format_model_card(SyntheticRun().story(), {.license = "x"}, false), Error);

@@ -58,6 +58,20 @@ TEST(Prometheus, HasTheFiguresOfARun) {
   EXPECT_THAT(text, Not(HasSubstr("credential")));
 }
 
+TEST(Prometheus, ShowsFacilitiesThatAreMissingOrHaveLeft) {
+  SyntheticRun run(2);
+  run.plan(1, 3);
+  run.add({1, run.name(0)}, history::FacilityMissing{"no attempts are left"});
+  for (const int facility : {1, 2})
+    run.add({.facility = run.name(facility)}, history::FacilityLeft{"by a user"});
+  run.add({.facility = run.name(2)}, history::FacilityJoined{});
+  const std::string text = text_of(run);
+  for (const char* labels :
+       {"facility=\"site0\",state=\"missing\"", "facility=\"site1\",state=\"left\"",
+        "facility=\"site2\",state=\"waiting\""})
+    EXPECT_THAT(text, HasSubstr("xffl_facility_state{" + std::string(labels) + "} 1\n"));
+}
+
 TEST(Prometheus, CountsAnOpenJobWithItsWholeWalltime) {
   SyntheticRun run(2);
   run.plan(1, 2);
@@ -91,6 +105,15 @@ TEST(Prometheus, ShowsACompletedRunThatContinuesAsRunning) {
   run.plan(2, 1);
   EXPECT_THAT(text_of(run, {.has_coordinator = true}),
               HasSubstr("xffl_run_state{state=\"running\"} 1\n"));
+}
+
+TEST(Prometheus, ShowsACancelledRunAsCancelledWhileItsCoordinatorEnds) {
+  SyntheticRun run;
+  run.round(1, 1);
+  run.add({}, history::RunCancelled{});
+  const std::string text = text_of(run, {.has_coordinator = true});
+  EXPECT_THAT(text, HasSubstr("xffl_run_state{state=\"cancelled\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("xffl_facility_state{facility=\"site0\",state=\"accepted\"} 1\n"));
 }
 
 // The heartbeat of a dead or ended run stays where it was.

@@ -80,6 +80,22 @@ TEST(RoCrateText, TellsWhichUpdatesMadeAModel) {
   EXPECT_EQ(all.at("#round-1-facility-1-attempt-1").at("object").at("@id"), "#model-0");
 }
 
+TEST(RoCrateText, NamesTheFacilityAndTheHashOfEachUpdate) {
+  report::RunStory story = some_run().story();
+  const auto digit = [](bool is_first) { return is_first ? '4' : '5'; };
+  for (report::AttemptStory& attempt : story.attempts)
+    if (attempt.report)
+      attempt.report->update_sha256 =
+          SyntheticRun::hash(digit(attempt.facility == SyntheticRun::name(0)));
+  const auto all = entities(format_ro_crate(story, {.license = "mit"}));
+  for (const std::string facility : {"1", "2"}) {
+    const std::string own = "round-1-facility-" + facility + "-attempt-1";
+    EXPECT_EQ(all.at("#" + own).at("agent").at("@id"), "#facility-" + facility);
+    EXPECT_EQ(all.at("#update-" + own).at("identifier"),
+              "sha256:" + SyntheticRun::hash(digit(facility == "1")));
+  }
+}
+
 TEST(RoCrateText, HasNoSecretAndNoNamesUnlessAsked) {
   const SyntheticRun run = some_run();
   const std::string text = format_ro_crate(run.story(), {.license = "mit"});

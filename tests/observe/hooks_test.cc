@@ -90,6 +90,15 @@ TEST_F(HooksTest, GetTheEventAsOneLineOfJson) {
   EXPECT_EQ(read_file(folder_ / "kinds", 100), "facility_paused\n");
 }
 
+TEST(HookEvent, NamesTheRoundAndTheAttempt) {
+  history::RecordedEvent failed;
+  failed.scope = {2, FacilityName("alba"), 3};
+  failed.event = history::AttemptFailed{.reason = "NODE_FAIL"};
+  const Json json = parse_json(format_hook_event("0001", "p", failed), "event");
+  EXPECT_EQ(json.at("round"), 2);
+  EXPECT_EQ(json.at("text"), "attempt 3 of alba in round 2 failed: NODE_FAIL");
+}
+
 TEST_F(HooksTest, StartOncePerEventAlsoAcrossCoordinators) {
   pause("before hooks were configured");
   Hooks first = keeper();

@@ -44,12 +44,13 @@ class AccountedRun : public SyntheticRun {
  public:
   AccountedRun() : SyntheticRun(3) {}
   void job(int round, int attempt, const std::string& id, bool accepted,
-           const std::optional<std::vector<job::JobStart>>& starts) {
+           const std::optional<std::vector<job::JobStart>>& starts, double clock_offset = 0) {
     add({round, kSite, attempt}, history::AttemptOpened{nonce(round, 0, attempt)});
     add({round, kSite, attempt}, history::SubmitIntended{"job-" + id, "s"});
     add({round, kSite, attempt}, history::Submitted{JobId(id), false, {}});
     std::optional<job::JobUsage> usage;
-    if (starts) usage = job::JobUsage{.clock_offset = 0, .clock_error = 0.5, .starts = *starts};
+    if (starts)
+      usage = job::JobUsage{.clock_offset = clock_offset, .clock_error = 0.5, .starts = *starts};
     if (accepted)
       add({round, kSite, attempt},
           history::UpdateAccepted{hash('3'), report(round, 0, attempt), 0.01, usage});
@@ -76,6 +77,13 @@ TEST(AccountingInTheLedger, ReplacesTheScriptsTimes) {
   EXPECT_THAT(run.rows({accounted(5, 103)}), ElementsAre("7 0 used accounting 196"));
   EXPECT_THAT(run.rows({accounted(5, {})}), ElementsAre("7 0 used job 180")) << "it runs";
   EXPECT_THAT(run.rows({accounted(5, 103, "8")}), ElementsAre("7 0 used job 180"));
+}
+
+// The script and the accounting have times of the facility's clock, which is a day ahead.
+TEST(AccountingInTheLedger, ShiftsItsTimesByTheClockOffset) {
+  AccountedRun run;
+  run.job(1, 1, "7", true, {{stamped(86410, 86500)}}, 86400);
+  EXPECT_THAT(run.rows({accounted(86405, 86503)}), ElementsAre("7 0 used accounting 196"));
 }
 
 TEST(AccountingInTheLedger, ARequeuedJobHasARowForEachStart) {

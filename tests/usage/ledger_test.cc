@@ -160,6 +160,18 @@ TEST(Ledger, CountsACheckpointAsLostWhenOnlyAnotherFacilityTriedAgain) {
   EXPECT_THAT(lines(run.ledger()), ElementsAre("1 0 lost job 100", "2 0 used job 77"));
 }
 
+TEST(Ledger, CountsACheckpointAsLostWhenOnlyALaterRoundHasAnUpdate) {
+  TimedRun run;
+  run.plan(1, 1);
+  checkpoint_of_first_attempt(run);
+  run.plan(2, 1);
+  run.open(2, 0, 2);
+  job::JobStart next = start_at(200, "4712");
+  next.end = kBegin + 250;
+  run.accept_with(2, 2, usage_of({next}));
+  EXPECT_THAT(lines(run.ledger()), ElementsAre("1 0 lost job 100", "2 0 used job 50"));
+}
+
 TEST(Ledger, HasTheIdleTimeOfAKeptAllocation) {
   TimedRun run;
   for (int round = 1; round <= 2; ++round) {

@@ -96,6 +96,15 @@ TEST_F(Damage, ByAMissingFileIsFound) {
   EXPECT_THAT(failures(check()), ElementsAre("updates: r0001/alba/update", "models: r0002/global"));
 }
 
+// An earlier policy may have removed files of earlier rounds, and nothing else.
+TEST_F(Damage, IsFoundAfterAChangeOfTheConfiguration) {
+  change_configuration_after(1);
+  fs::remove_all(path() / "r0001/global");
+  fs::remove_all(path() / "r0002/global");
+  fs::remove(path() / "r0001/alba/update/model.safetensors");
+  EXPECT_THAT(failures(check()), ElementsAre("updates: r0001/alba/update", "models: r0002/global"));
+}
+
 TEST_F(Damage, ByATruncatedFileIsFound) {
   for (const char* folder : {"r0002/brno/update", "r0001/global"}) {
     const fs::path file = path() / folder / "model.safetensors";
@@ -192,6 +201,22 @@ TEST_F(Damage, ByAParticipantThatCountsTwiceIsFoundWithAValidChain) {
       json[list].push_back(Json(json[list][0]));
   }));
   EXPECT_THAT(failures(check()), ElementsAre(StartsWith("participants: alba's update in event")));
+}
+
+TEST_F(Damage, ByAParticipantWhoseUpdateCameLaterIsFoundWithAValidChain) {
+  std::vector<history::StoredEvent> events = history::read_events(path() / "journal.db");
+  const auto frozen = std::find_if(events.begin(), events.end(), [](const auto& event) {
+    return event.kind == "participants_frozen";
+  });
+  ASSERT_NE(frozen, events.end());
+  auto accepted = frozen;
+  while (accepted != events.begin() && accepted->kind != "update_accepted") --accepted;
+  ASSERT_EQ(accepted->kind, "update_accepted");
+  std::rotate(accepted, frozen, frozen + 1);
+  replace_journal(events);
+  const Verification result = check();
+  ASSERT_THAT(failures(result), ElementsAre(HasSubstr("'s update in event")));
+  EXPECT_THAT(find(result, "participants").failures[0].problem, HasSubstr("accepted before"));
 }
 
 TEST_F(Damage, ByAnotherUpdateOrInputModelIsFoundWithAValidChain) {

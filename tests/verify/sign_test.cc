@@ -9,8 +9,8 @@
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/sha256.h"
+#include "xffl/checkpoint/manifest.h"
 #include "xffl/history/audit.h"
-#include "xffl/history/events.h"
 
 namespace xffl {
 namespace {
@@ -54,16 +54,33 @@ TEST_F(Sign, TheNewestModelIsSignedAndVerified) {
   const Json json = parse_json(read_file(made.statement, 1 << 20), "statement");
   EXPECT_EQ(json.at("_type"), "https://in-toto.io/Statement/v1");
   EXPECT_EQ(json.at("subject").at(0).at("digest").at("sha256"), result.model_sha256);
-  EXPECT_EQ(json.at("predicate").at("participants").size(), 2u);
-  EXPECT_EQ(json.at("predicate").at("base_sha256"),
-            checkpoint::read_manifest(history::RunFolder(runs(), RunName("0001")).global(1))
-                .root_sha256())
-      << "the model of round 1";
-  const Json& journal = json.at("predicate").at("journal");
+  const Json& predicate = json.at("predicate");
+  const auto root_of = [&](const fs::path& folder) {
+    return checkpoint::read_manifest(path() / folder).root_sha256();
+  };
+  EXPECT_EQ(predicate.at("base_sha256"), root_of("r0001/global"));
+  EXPECT_EQ(predicate.at("master_sha256"), root_of("r0002/master"));
+  EXPECT_EQ(predicate.at("participants").size(), 2u);
+  for (const Json& one : predicate.at("participants")) {
+    const std::string facility = one.at("facility").get<std::string>();
+    EXPECT_EQ(one.at("update_sha256"), root_of("r0002/" + facility + "/update")) << facility;
+  }
+  const Json& journal = predicate.at("journal");
   const history::JournalAudit audit = history::audit_journal(path() / "journal.db");
   const size_t published = journal.at("seq").get<size_t>() - 1;
   EXPECT_EQ(audit.events.at(published).kind, "published");
   EXPECT_EQ(journal.at("chain"), audit.chains.at(published)) << "more events follow";
+}
+
+TEST_F(Sign, AStatementHasTheHashOfEachFileOfTheModel) {
+  const Json json = parse_json(read_file(sign().statement, 1 << 20), "statement");
+  const Json& subject = json.at("subject");
+  const size_t files = checkpoint::read_manifest(path() / "r0002/global").files.size();
+  ASSERT_EQ(subject.size(), 1 + files) << "the root hash first";
+  for (size_t i = 1; i < subject.size(); ++i) {
+    const std::string name = subject.at(i).at("name").get<std::string>();
+    EXPECT_EQ(subject.at(i).at("digest").at("sha256"), sha256_file(path() / "r0002" / name));
+  }
 }
 
 TEST_F(Sign, EachRoundHasItsStatementAndASecondSignatureReplacesTheFirst) {
@@ -99,15 +116,9 @@ TEST_F(Sign, AJournalThatWasRewrittenAfterTheSignatureIsFound) {
 
 TEST_F(Sign, AStatementHasTheConfigurationOfItsRound) {
   const fs::path config = path() / "config.resolved.yaml";
-  const std::string first = read_file(config, 1 << 20), second = first + "# after round 1\n";
-  write_file_atomic(config, second);
-  std::vector<history::StoredEvent> events = history::read_events(path() / "journal.db");
-  const auto published = std::find_if(events.begin(), events.end(), [](const auto& event) {
-    return event.kind == "published" && event.round == 1;
-  });
-  ASSERT_NE(published, events.end());
-  events.insert(published + 1, history::encode({}, history::ConfigChanged{sha256_hex(second)}));
-  replace_journal(events);
+  const std::string first = read_file(config, 1 << 20);
+  change_configuration_after(1);
+  const std::string second = read_file(config, 1 << 20);
   const auto recorded = [&](int round) {
     const Json json = parse_json(read_file(sign(round).statement, 1 << 20), "statement");
     return json.at("predicate").at("config_sha256").get<std::string>();

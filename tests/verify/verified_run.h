@@ -10,6 +10,9 @@
 
 #include "e2e/project.h"
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
+#include "xffl/base/sha256.h"
+#include "xffl/history/events.h"
 #include "xffl/history/store.h"
 #include "xffl/verify/verify.h"
 
@@ -78,6 +81,19 @@ class VerifiedRun : public testing::Test {
       std::filesystem::remove(path() / ("journal" + std::string(suffix)));
     const auto store = history::Store::open(path() / "journal.db");
     for (const history::StoredEvent& event : events) store->append(event);
+  }
+  /// Changes config.resolved.yaml by a comment, right after the publication of the round.
+  void change_configuration_after(int round) const {
+    const std::filesystem::path file = path() / "config.resolved.yaml";
+    const std::string text = read_file(file, 1 << 20) + "# changed\n";
+    write_file_atomic(file, text);
+    std::vector<history::StoredEvent> events = history::read_events(path() / "journal.db");
+    const auto published = std::find_if(events.begin(), events.end(), [&](const auto& event) {
+      return event.kind == "published" && event.round == round;
+    });
+    ASSERT_NE(published, events.end());
+    events.insert(published + 1, history::encode({}, history::ConfigChanged{sha256_hex(text)}));
+    replace_journal(events);
   }
 
   static inline Project* made_ = nullptr;

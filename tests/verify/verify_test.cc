@@ -7,6 +7,7 @@
 #include "verify/verified_run.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
+#include "xffl/history/audit.h"
 
 namespace xffl {
 namespace {
@@ -33,6 +34,9 @@ TEST_F(Verify, ACompletedRunPassesAllChecks) {
   EXPECT_EQ(find(result, "updates").passed, 4);
   EXPECT_EQ(find(result, "weights").passed, 4);
   EXPECT_EQ(find(result, "replay").passed, 2);
+  const std::string chain = history::audit_journal(path() / "journal.db").chains.back();
+  EXPECT_THAT(format_text(result),
+              HasSubstr("model " + made_->current_sha256() + "\njournal " + chain + "\n"));
 }
 
 TEST_F(Verify, AnOmittedCheckIsNeverOk) {
@@ -106,9 +110,23 @@ TEST_F(Verify, FilesThatThePolicyRemovesAreNoDamage) {
   // Files that the policy keeps are missing; the last two models always stay.
   fs::remove_all(project.run_folder() / "r0003/alba/update");
   fs::remove_all(project.run_folder() / "r0003/global");
+  fs::remove_all(project.run_folder() / "r0003/master");
   EXPECT_THAT(failures(verify::verify_run(
                   history::RunFolder(project.path() / "runs", RunName("0001")), project.path())),
-              testing::ElementsAre("updates: r0003/alba/update", "models: r0003/global"));
+              testing::ElementsAre("updates: r0003/alba/update", "models: r0003/global",
+                                   "masters: r0003/master"));
+}
+
+TEST_F(Verify, WithoutALimitTheModelOfEachRoundMustBeThere) {
+  test::Project project;
+  project.set_rounds(3);
+  project.set_policy("{poll_interval: 20ms, evaluate_last: false}");
+  project.write_config();
+  ASSERT_EQ(project.run().exit_code, 0);
+  fs::remove_all(project.run_folder() / "r0001/global");
+  EXPECT_THAT(failures(verify::verify_run(
+                  history::RunFolder(project.path() / "runs", RunName("0001")), project.path())),
+              testing::ElementsAre("models: r0001/global"));
 }
 
 TEST_F(Verify, ReplayLeavesNothingInItsScratchFolderAndStopsOnRequest) {
@@ -192,6 +210,42 @@ TEST_F(Verify, AKilledRunIsChecked) {
   }
 }
 
+// CURRENT moves right before the publication is recorded.
+TEST_F(Verify, AModelThatIsCurrentBeforeItsRecordIsNoDamage) {
+  std::vector<history::StoredEvent> events = history::read_events(path() / "journal.db");
+  const auto published = std::find_if(events.begin(), events.end(), [](const auto& event) {
+    return event.kind == "published" && event.round == 2;
+  });
+  ASSERT_NE(published, events.end());
+  events.erase(published, events.end());
+  replace_journal(events);
+  const Verification result = check();
+  EXPECT_EQ(result.rounds_published, 1);
+  EXPECT_THAT(failures(result), IsEmpty()) << format_text(result);
+  EXPECT_EQ(find(result, "current").passed, 1);
+}
+
+// Each event is written to the mirror second.
+TEST_F(Verify, AMirrorThatLacksTheNewestEventIsNoDamage) {
+  const std::string mirror = read_file(path() / "journal.jsonl", 1 << 20);
+  write_file_atomic(path() / "journal.jsonl",
+                    mirror.substr(0, mirror.rfind('\n', mirror.size() - 2) + 1));
+  const Verification result = check();
+  EXPECT_THAT(failures(result), IsEmpty()) << format_text(result);
+  EXPECT_EQ(find(result, "mirror").passed, result.events - 1);
+  ASSERT_EQ(find(result, "mirror").not_checked.size(), 1u);
+  EXPECT_EQ(find(result, "mirror").not_checked[0].subjects, std::vector<std::string>{"1 events"});
+}
+
+// A file is no place for the masters.
+TEST_F(Verify, TheProgramReplaysInTheScratchFolder) {
+  const ProcessResult refused =
+      made_->xffl({"verify", "-p", made_->path().string(), "-w", copy_.path().string(), "--replay",
+                   "--scratch", "/dev/null"});
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("cannot create the folder /dev/null"));
+}
+
 TEST_F(Verify, TheProgramPrintsJsonAndItsExitCodeNamesDamage) {
   const std::vector<std::string> arguments = {
       "verify", "-p", made_->path().string(), "-w", copy_.path().string(), "--json"};
@@ -233,17 +287,19 @@ TEST_F(Verify, TheProgramReadsTheDataOnRequest) {
 
 // Changes to a model outside of blocks that are known in advance would never be found.
 TEST_F(Verify, TheProgramChoosesOtherBlocksEachTime) {
-  const auto seed = [&] {
-    const std::string text = made_
-                                 ->xffl({"verify", "-p", made_->path().string(), "-w",
-                                         copy_.path().string(), "--replay-blocks", "1"})
-                                 .out;
+  const auto seed = [&](const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words = {
+        "verify",          "-p", made_->path().string(), "-w", copy_.path().string(),
+        "--replay-blocks", "1"};
+    words.insert(words.end(), more.begin(), more.end());
+    const std::string text = made_->xffl(words).out;
     const size_t at = text.find("values of the models, seed ");
     return at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
   };
   const std::string first = seed();
   EXPECT_NE(first, "");
   EXPECT_NE(first, seed());
+  EXPECT_EQ(seed({"--seed", "7"}), seed({"--seed", "7"}));
 }
 
 TEST_F(Verify, TheReportShowsTheNewestResults) {
