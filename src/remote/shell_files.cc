@@ -85,7 +85,7 @@ put() {
     rm -rf -- "$1.tmp" || exit 3
     if [ "$2" -gt 0 ]; then head -c "$2" >"$1.tmp" || exit 3; else : >"$1.tmp" || exit 3; fi
     [ $(($(wc -c <"$1.tmp"))) -eq "$2" ] || exit 4
-    sync "$1.tmp" 2>/dev/null || sync || exit 4
+    sync "$1.tmp" || exit 4
     shift 2
   done
 }
@@ -97,7 +97,7 @@ name() {
 }
 put "$@"
 name "$@"
-sync . 2>/dev/null || sync
+sync . || exit 4
 echo end)";
 
 // Parses the answer from front to back.

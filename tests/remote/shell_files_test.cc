@@ -36,6 +36,16 @@ class ShellFiles : public testing::Test {
   std::vector<FileView> look(const std::vector<FileQuery>& files) {
     return look_by_shell(run_in(*session_), folder_, files);
   }
+  /// Puts two files where the program `sync` is this shell script.
+  bool put_with_sync(const std::string& script) {
+    write_file_atomic(dir_ / "sync", "#!/bin/sh\n" + script + "\n", 0755);
+    const std::string path = std::getenv("PATH");
+    ::setenv("PATH", (dir_.path().string() + ":" + path).c_str(), 1);
+    const std::vector<NewFile> files = {{"one", "1"}, {"two", ""}};
+    const bool done = put_by_shell(run_in(*session_), folder_, files);
+    ::setenv("PATH", path.c_str(), 1);
+    return done;
+  }
 };
 
 TEST_F(ShellFiles, LookReturnsTheFilesOfPutFiles) {
@@ -121,18 +131,17 @@ TEST_F(ShellFiles, RejectsAnIncompleteAnswer) {
 
 // A crash of the file server could otherwise leave a name without its content.
 TEST_F(ShellFiles, SyncsEachFileBeforeAnyHasItsNameAndThenTheNames) {
-  const fs::path log = dir_ / "log";
-  write_file_atomic(dir_ / "sync",
-                    "#!/bin/sh\nif [ -e one ]; then echo named; fi >>" + log.string() +
-                        "\necho \"$1\" >>" + log.string() + "\n",
-                    0755);
-  const std::string path = std::getenv("PATH");
-  ::setenv("PATH", (dir_.path().string() + ":" + path).c_str(), 1);
-  const std::vector<NewFile> files = {{"one", "1"}, {"two", ""}};
-  const bool put = put_by_shell(run_in(*session_), folder_, files);
-  ::setenv("PATH", path.c_str(), 1);
-  ASSERT_TRUE(put);
+  const std::string log = dir_ / "log";
+  ASSERT_TRUE(
+      put_with_sync("if [ -e one ]; then echo named; fi >>" + log + "; echo \"$1\" >>" + log));
   EXPECT_EQ(read_file(log, 1000), "./one.tmp\n./two.tmp\nnamed\n.\n");
+}
+
+// NFS may report a full disk at the sync only.
+TEST_F(ShellFiles, AFailedSyncGivesNoFile) {
+  EXPECT_FALSE(put_with_sync("[ \"$1\" != ./two.tmp ]"));
+  EXPECT_FALSE(fs::exists(here_ / "one"));
+  EXPECT_FALSE(put_with_sync("[ \"$1\" != . ]")) << "the names may be lost";
 }
 
 TEST_F(ShellFiles, IncompleteContentsGiveNoFile) {
