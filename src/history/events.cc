@@ -12,6 +12,7 @@
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
+#include "xffl/base/scrub.h"
 
 namespace xffl::history {
 namespace {
@@ -261,13 +262,18 @@ std::string_view kind_of(const Event& event) { return kEntries[event.index()].na
 
 StoredEvent encode(const EventScope& scope, const Event& event) {
   const Entry& kind = kEntries[event.index()];
+  Json payload = kind.write(event);
+  // Texts of facilities, schedulers and users.
+  for (const char* text : {"reason", "output"})
+    if (payload.contains(text))
+      payload[text] = scrubbed(payload[text].get_ref<const std::string&>());
   return {.seq = 0,
           .time_utc = {},
           .kind = std::string(kind.name),
           .round = scope.round,
           .facility = scope.facility ? scope.facility->str() : "",
           .attempt = scope.attempt,
-          .payload = kind.write(event).dump(-1, ' ', false, Json::error_handler_t::replace)};
+          .payload = payload.dump(-1, ' ', false, Json::error_handler_t::replace)};
 }
 
 RecordedEvent decode(const StoredEvent& stored) {

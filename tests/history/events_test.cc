@@ -59,6 +59,18 @@ TEST(Events, PayloadsKeepTheirBytes) {
             R"({"reason":"r","charged":false,"steps":0,"output":"text"})");
 }
 
+// As docs/operator/secrets.md promises.
+TEST(Events, HoldNoSecretInTheirTexts) {
+  const std::string text = "HF_TOKEN=hf_abcdefghijklmnopqrstuvwx";
+  for (const Event& event :
+       std::vector<Event>{AttemptFailed{text, {}, {}, text}, FacilityMissing{text},
+                          FacilityPaused{text}, FacilityLeft{text}, RunStopped{"failed", text}}) {
+    const std::string payload = encode(kScope, event).payload;
+    EXPECT_THAT(payload, HasSubstr("HF_TOKEN=[removed]"));
+    EXPECT_THAT(payload, Not(HasSubstr("hf_")));
+  }
+}
+
 TEST(Events, AreTheSameAfterDecoding) {
   const StoredEvent row = encode(kScope, Submitted{JobId("42"), true, {JobId("43")}});
   EXPECT_EQ(row.kind, "submitted");
