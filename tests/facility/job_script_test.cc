@@ -91,6 +91,27 @@ TEST(JobScript, InAnImageBindsTheJobsFolders) {
                                 kFolder.str() + " --cleanenv /images/xffl.sif xffl-train --job"));
 }
 
+TEST(JobScript, AnImageBindsFoldersByTheirPathsOnComputeNodes) {
+  const std::string script = script_of(facility_of(
+      with("workdir:",
+           "image: {file: /scratch/me/xffl.sif}\n"
+           "    compute_mounts: [\"/scratch/me:/compute\", \"/data:/nodes\"]\n    workdir:")));
+  EXPECT_THAT(script, HasSubstr(" --bind /compute --bind /compute/xffl --bind /nodes/val --pwd "
+                                "/compute/xffl/demo/0001-0123abcd/alba/r0002/a1 "
+                                "/compute/xffl.sif xffl-train --job /compute/"));
+}
+
+// This machine's path has no meaning in an image.
+TEST(JobScript, AnImageHasATrainerOfItsOwn) {
+  const Programs programs{"/opt/xffl/bin/xffl", "/opt/xffl/bin/xffl-train"};
+  config::Facility facility = facility_of(kProject);
+  EXPECT_EQ(trainer_program(facility, programs), "xffl-train") << "of another machine";
+  facility.access = config::AccessKind::kLocal;
+  EXPECT_EQ(trainer_program(facility, programs), "/opt/xffl/bin/xffl-train");
+  facility.image.file = "/images/xffl.sif";
+  EXPECT_EQ(trainer_program(facility, programs), "xffl-train");
+}
+
 TEST(JobScript, AnImageSeesTheGpusOfAmd) {
   EXPECT_THAT(script_of(facility_of(
                   with("workdir:", "image: {file: /images/xffl.sif, gpu: rocm}\n    workdir:"))),
@@ -142,8 +163,8 @@ TEST(JobScript, ASpecHasThePathsOfComputeNodes) {
                             .reference_path = "/scratch/me/reference",
                             .reference_sha256 = std::string(64, '2'),
                             .failure_path = "/scratch/me/failure"};
-  spec.train_paths = {"/scratch/me/it.tokens", "/data/it.tokens"};
-  spec.validation = {{"it", "/scratch/me/val.tokens"}};
+  spec.train_paths = {"/data/it.tokens", "/scratch/me/it.tokens"};
+  spec.validation = {{"de", "/data/val.tokens"}, {"it", "/scratch/me/val.tokens"}};
   spec.adapter_path = spec.optimizer_path = spec.update_path = spec.report_path =
       spec.metrics_path = spec.state_path = "/scratch/me/x";
   const std::string before = job::format_job_spec(spec);

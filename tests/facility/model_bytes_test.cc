@@ -15,8 +15,10 @@ TEST(ModelBytes, WithLoraHaveTheModelUnderTheAdapter) {
   constexpr uint64_t kModel = 2 * (16 * 8 + 12 * 8 + 8);
   config::Experiment experiment;
   experiment.facilities.emplace_back();
+  experiment.aggregation.update_dtype = job::FloatType::kFloat32;
   const ModelBytes without = model_bytes(experiment, dir / "model");
   EXPECT_EQ(without.published, kModel);
+  EXPECT_EQ(without.update, 2 * kModel) << "in float32";
   EXPECT_EQ(without.master, 2 * kModel) << "in float32";
   EXPECT_EQ(without.adapted, 0u);
   experiment.facilities.front().training.lora = {2, 8, 0, {"q_proj"}};

@@ -18,6 +18,10 @@ TEST(NetworkFileSystem, IsThatOfTheDeepestMount) {
                     "nas:/twice /twice nfs rw 0 0\n"
                     "tmpfs /twice tmpfs rw 0 0\n"
                     "ann@host: /remote fuse.sshfs rw 0 0\n"
+                    "scratch /gpfs gpfs rw 0 0\n"
+                    "beegfs_nodev /beegfs beegfs rw 0 0\n"
+                    "10.0.0.2:6789:/ /ceph ceph rw 0 0\n"
+                    "//nas/share /cifs cifs rw 0 0\n"
                     "box /box fuse.fuse-overlayfs rw,lowerdir=" +
                         std::string(20000, 'l') +
                         " 0 0\n"
@@ -31,6 +35,8 @@ TEST(NetworkFileSystem, IsThatOfTheDeepestMount) {
   EXPECT_EQ(kind("/big data/project"), "lustre");
   EXPECT_EQ(kind("/twice/x"), "");
   EXPECT_EQ(kind("/remote/x"), "fuse.sshfs");
+  for (const std::string cluster : {"gpfs", "beegfs", "ceph", "cifs"})
+    EXPECT_EQ(kind(("/" + cluster + "/x").c_str()), cluster);
   EXPECT_EQ(kind("/box/x"), "");
   EXPECT_EQ(kind("/last/x"), "nfs");
   EXPECT_EQ(kind("/elsewhere"), "");

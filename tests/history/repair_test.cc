@@ -12,6 +12,7 @@
 #include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/history/audit.h"
 #include "xffl/history/store.h"
 
 namespace xffl::history {
@@ -137,8 +138,10 @@ TEST_F(Repair, NoLogOfTheDamagedDatabaseStays) {
   expect_events(5);
 }
 
+// An earlier repair was killed.
 TEST_F(Repair, RestoresAMissingJournal) {
   fs::remove(path_);
+  write_file_atomic(path_.string() + ".repaired", "half");
   EXPECT_EQ(repair(path_).events, 5);
   expect_events(5);
 }
@@ -190,6 +193,9 @@ TEST_F(Repair, TheMirrorFollowsTheDatabase) {
   const std::string whole = read_file(mirror_, 1 << 20);
   EXPECT_EQ(std::ranges::count(whole, '\n'), 5);
   write_file_atomic(mirror_, whole.substr(0, whole.size() - 20));
+  const JournalAudit audit = audit_journal(path_);
+  EXPECT_EQ(audit.mirror_damage, "") << "a torn last line is no damage";
+  EXPECT_EQ(audit.mirrored, 4);
   tick(0);
   EXPECT_EQ(read_file(mirror_, 1 << 20), whole);
   fs::remove(mirror_);
