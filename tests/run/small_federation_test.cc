@@ -214,6 +214,17 @@ TEST_F(Federation, TheReasonOfAStopHoldsNoSecret) {
   EXPECT_THAT(state().stopped->reason, Not(HasSubstr("battery")));
 }
 
+// Also where the reason is cut: half a token is no longer recognized as one.
+TEST_F(Federation, TheLongReasonOfAStopHoldsNoPartOfASecret) {
+  std::string reason = "no";
+  for (int i = 0; i < 500; ++i) reason += " hf_" + std::string(20, 'a');
+  observer_.on_round = [&](int, const auto&, double) { throw Error(ErrorKind::kIo, reason); };
+  EXPECT_EQ(test::kind_of([&] { run(""); }), ErrorKind::kIo);
+  ASSERT_TRUE(state().stopped);
+  EXPECT_THAT(state().stopped->reason, HasSubstr("no [removed] [removed]"));
+  EXPECT_THAT(state().stopped->reason, Not(HasSubstr("hf_")));
+}
+
 TEST_F(Federation, ADamagedAcceptedUpdateIsFetchedAgain) {
   rejected_["brno"] = "not now";
   failure_of("");
