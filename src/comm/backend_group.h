@@ -76,7 +76,7 @@ Store connect_store(const Rendezvous& rendezvous);
 int ranks_per_device(const Store& store, const Rendezvous& rendezvous,
                      const std::string& device_name);
 
-/// Makes a Gloo group on CPUs. Throws kUnsupported if xffl was built without Gloo.
+/// The maker of Gloo groups on CPUs. Throws kUnsupported if xffl was built without Gloo.
 BackendMaker gloo_maker(const Rendezvous& rendezvous);
 
 /// The group of all ranks, tested by self_test(). An empty `store` is connected first.

@@ -136,9 +136,7 @@ class Unpacker {
     if (!fs::is_regular_file(fs::symlink_status(from, problem)))
       reject(from, "expected a regular file");
     fs::create_hard_link(from, to, problem);
-    if (problem) {
-      copy_synced(from, to);
-    }
+    if (problem) copy_synced(from, to);
     check_hash(to, file);
   }
 

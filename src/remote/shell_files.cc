@@ -73,7 +73,7 @@ done
 echo end)";
 
 // Arguments: a folder, then for each file its name and size; the contents are on stdin. Exit code
-// 4: a tool failed before any file had its final name.
+// 4: a tool failed before any file had its final name, or the sync of the names failed.
 constexpr const char* kPut = R"(
 umask 077
 mkdir -p -- "$1" && cd -- "$1" || exit 3

@@ -66,7 +66,8 @@ using RunCommand =
 std::vector<FileView> look_by_shell(const RunCommand& run, const RemotePath& folder,
                                     std::span<const FileQuery> files);
 
-/// See Session::put_files(). False when the facility's tools fail; no file has its final name then.
+/// See Session::put_files(). False when the facility's tools fail: no file has its final name then,
+/// or all have it and only the sync of the folder failed.
 /// Throws kRemote, kIo.
 bool put_by_shell(const RunCommand& run, const RemotePath& folder, std::span<const NewFile> files);
 

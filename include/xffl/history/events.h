@@ -228,7 +228,8 @@ struct RecordedEvent {
 /// The kind's name on disk: "round_planned".
 std::string_view kind_of(const Event& event);
 
-/// The row for the store; Store::append() sets seq and time_utc. Replaces text that is not UTF-8.
+/// The row for the store; Store::append() sets seq and time_utc. Removes secrets from reasons and
+/// job output, and replaces text that is not UTF-8.
 StoredEvent encode(const EventScope& scope, const Event& event);
 
 /// Throws kCorrupt for a kind that this version does not know and for a malformed payload.
