@@ -40,8 +40,9 @@ using SteadyClock = std::chrono::steady_clock;
 
 // After the deadline: an action that has just begun gets kBegun, the fetch of a report that the
 // driver has seen kFetch, all steps of the attempt's end together kCleanup, the end of the job's
-// output kTail, and its times and metrics kTraces each. Together they end within 20 s.
-constexpr seconds kBegun{5}, kFetch{8}, kCleanup{8}, kTail{2}, kTraces{1};
+// output kTail, and its times and metrics kTraces each. All of them together get kTogether, so that
+// the round ends within 20 s: each is noticed half a second late, and events take time to record.
+constexpr seconds kBegun{5}, kFetch{8}, kCleanup{8}, kTail{2}, kTraces{1}, kTogether{17};
 // At any time, for a job's times ahead of a record, and for the metrics of all attempts at the end.
 constexpr seconds kTimes{10}, kMetrics{60};
 // The driver waits longer for an accepted update that this machine has lost.
@@ -99,6 +100,7 @@ class FacilityDriver::Impl {
   FacilityOutcome run(std::stop_token stop) {
     const remote::StopScope stop_scope(stop);
     obeys_deadline_ = true;
+    run_began_ = SteadyClock::now();
     begin(stop);
     Step next = resume();
     for (int failures = 0;;) {
@@ -267,13 +269,17 @@ class FacilityDriver::Impl {
   }
 
   /// True when the action that began at `began` has run for `least`, and a user has made the
-  /// facility leave the round, or the deadline ends attempts and has passed by `allowance`.
+  /// facility leave the round, or the deadline ends attempts and has passed by `allowance`. Also
+  /// true when the deadline has passed, and the driver has run, for kTogether: a driver that begins
+  /// after the deadline has the same time.
   bool is_past_deadline(seconds allowance, SteadyClock::time_point began, seconds least) const {
     const Now present = now();
     const bool has_run = SteadyClock::now() - began >= least;
     if (present.left) return has_run;
     const auto limit = deadline(policy_, present);
-    return limit && limit->is_up() && -limit->left >= allowance && has_run;
+    if (!limit || !limit->is_up()) return false;
+    if (-limit->left >= kTogether && SteadyClock::now() - run_began_ >= kTogether) return true;
+    return -limit->left >= allowance && has_run;
   }
 
   static bool is_cleanup(const Action& action) {
@@ -747,6 +753,7 @@ class FacilityDriver::Impl {
   bool is_finished_ = false;                  // at its last step
   std::optional<Clock::UtcTime> round_ends_;  // after the quorum, as shown
   bool obeys_deadline_ = false;               // false in a cancellation, which no round waits for
+  SteadyClock::time_point run_began_{};
   std::optional<SteadyClock::time_point> cleanup_began_;  // after the deadline
 };
 

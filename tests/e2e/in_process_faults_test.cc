@@ -7,6 +7,7 @@
 
 #include "e2e/in_process.h"
 #include "xffl/base/error.h"
+#include "xffl/remote/stop_scope.h"
 
 namespace xffl::test {
 namespace {
@@ -105,6 +106,36 @@ TEST_F(InProcessFederation, TheStepsOfACleanUpShareTheirLimitOf8Seconds) {
   EXPECT_TRUE(fenced);
   EXPECT_LT(times.at("facility_missing") - times.at("cancel_intended"), seconds(11));
   project_.release("brno");
+}
+
+// From the fetch on, brno answers nothing: the fetch, the end of the attempt, the job's output and
+// its times each use their whole limit.
+TEST_F(InProcessFederation, AllStepsAfterTheDeadlineTogetherEndWithin20Seconds) {
+  project_.set_policy(
+      "{on_missing: skip, quorum: 1, quorum_grace: 0s, deadline: 5s, poll_interval: 20ms}");
+  project_.set_rounds(1);
+  project_.write_config();
+  std::atomic<bool> silent = false;
+  watch("brno", [&](const std::string& operation, const RemotePath& path) {
+    if (operation == "read" && path.str().find("/out/update/") != std::string::npos) silent = true;
+    if (!silent) return;
+    const std::stop_token stop = remote::StopScope::current();
+    for (int i = 0; i < 6000 && !stop.stop_requested(); ++i)
+      std::this_thread::sleep_for(milliseconds(10));
+    throw Error(ErrorKind::kCancelled, "stopped");
+  });
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_TRUE(silent);
+  std::optional<Clock::UtcTime> submitted, missing, published;
+  for (const history::StoredEvent& event : project_.events()) {
+    const Clock::UtcTime time = parse_utc(event.time_utc).value();
+    if (event.kind == "submitted" && !submitted) submitted = time;
+    if (event.kind == "facility_missing") missing = time;
+    if (event.kind == "published") published = time;
+  }
+  ASSERT_TRUE(submitted && missing && published);
+  EXPECT_GT(*missing - *submitted, seconds(5 + 8)) << "the fetch had its time";
+  EXPECT_LT(*published - *submitted, seconds(5 + 20));
 }
 
 // The fetch gets 8 s after the deadline, more than other actions.
