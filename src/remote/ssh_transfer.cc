@@ -18,6 +18,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/shell.h"
 #include "xffl/base/threads.h"
+#include "xffl/remote/stop_scope.h"
 
 namespace xffl::remote {
 namespace {
@@ -59,6 +60,7 @@ void in_parallel(uint64_t offset, uint64_t length, int streams, const WriteRange
     for (uint64_t i = 0; i < count; ++i) {
       const auto write_range = [&, begin = offset + length * i / count,
                                 end = offset + length * (i + 1) / count] {
+        const StopScope scope(stop_all.get_token());  // for the short calls of this thread
         try {
           write(begin, end, stop_all.get_token());
         } catch (...) {  // a thread's top; in_parallel() throws it again

@@ -234,6 +234,21 @@ std::string name_answer(uint32_t id, int count) {
   return SftpPacket{test::kSftpName, id, body}.bytes();
 }
 
+// Several channels upload the file: each has a thread of its own.
+TEST_F(HostileServerTest, AStopEndsAnUploadWhoseShortCallsGetNoAnswer) {
+  for (const uint8_t unanswered : {test::kSftpLstat, test::kSftpOpen, test::kSftpClose}) {
+    all({.on_request = [unanswered](const SftpPacket& request) -> std::optional<std::string> {
+          if (request.type != unanswered) return std::nullopt;
+          return "";
+        }},
+        "sftp");
+    const auto session = make_ssh_session(settings(false));
+    EXPECT_LT(seconds_to_stop([&](std::stop_token) { upload(*session, file_, copy_); }),
+              kSecondsToStop)
+        << "request " << int{unanswered};
+  }
+}
+
 TEST_F(HostileServerTest, AListingThatNeverEndsIsRejected) {
   for (const int names : {0, 1000}) {
     int answers = 0;
