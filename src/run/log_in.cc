@@ -18,6 +18,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
+#include "xffl/remote/stop_scope.h"
 
 namespace xffl::run {
 namespace {
@@ -144,6 +145,7 @@ LoginServer::~LoginServer() {
 }
 
 void LoginServer::serve(std::stop_token stop) {
+  const remote::StopScope stop_scope(stop);  // for a log-in at a host that hardly answers
   while (!stop.stop_requested()) {
     if (!await_input(listener_.get(), seconds(1), stop)) continue;
     const UniqueFd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
