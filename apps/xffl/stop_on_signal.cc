@@ -1,17 +1,30 @@
 #include "stop_on_signal.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
+#include <string>
 #include <thread>
 
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 
 namespace xffl {
+namespace {
+
+// Prints `text` unless stderr is full: the reader of a terminal or a pipe may stand still, and a
+// stop does not wait for the reader. The stream `stderr` is not used: a thread that waits for the
+// reader holds its lock.
+void print_if_possible(const std::string& text) {
+  pollfd out{STDERR_FILENO, POLLOUT, 0};
+  if (::poll(&out, 1, 0) != 1 || (out.revents & POLLOUT) == 0) return;
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+}  // namespace
 
 struct StopOnSignal::State {
   std::stop_source stop;
@@ -34,8 +47,8 @@ StopOnSignal::StopOnSignal(std::string message, std::optional<std::chrono::secon
         auto exit_at = std::chrono::steady_clock::time_point::max();
         while (!end.stop_requested()) {
           if (std::chrono::steady_clock::now() > exit_at) {
-            std::fprintf(
-                stderr, "xffl: stopped before a long operation has ended; run again to continue\n");
+            print_if_possible(
+                "xffl: stopped before a long operation has ended; run again to continue\n");
             ::_exit(exit_code(ErrorKind::kCancelled));
           }
           signalfd_siginfo info;
@@ -44,8 +57,8 @@ StopOnSignal::StopOnSignal(std::string message, std::optional<std::chrono::secon
             continue;
           }
           if (state->stop.stop_requested()) ::_exit(130);
-          std::fprintf(stderr, "\nxffl: %s (a second signal exits at once)\n", message.c_str());
           if (patience) exit_at = std::chrono::steady_clock::now() + *patience;
+          print_if_possible("\nxffl: " + message + " (a second signal exits at once)\n");
           state->stop.request_stop();
         }
       });

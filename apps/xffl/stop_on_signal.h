@@ -12,6 +12,9 @@ namespace xffl {
 /// Requests a stop on the first SIGINT, SIGTERM or SIGHUP; a second one ends the process at once
 /// (exit code 130). Only one instance at a time.
 ///
+/// A reader of stderr that stands still delays neither the stop nor the end of the process; the
+/// message is then left out.
+///
 /// A signal that arrives at the end of the object's life is dropped: the command has its result,
 /// and prints the result or its error.
 class StopOnSignal {

@@ -1,11 +1,13 @@
 // SIGTERM, SIGINT and SIGHUP: in every state the coordinator detaches within ten seconds, its jobs
 // keep running, and the same command continues the run as if nothing had happened.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <fstream>
@@ -146,6 +148,29 @@ TEST_F(Signal, SurvivesAClosedTerminal) {
       await([&] { return history::lock_holder(project_.run_folder() / "journal.db").empty(); }));
   std::cout << "closed terminal: detached after " << seconds_since(closed) << " s\n";
   EXPECT_LT(seconds_since(closed), kLimit);
+  for (const char* name : {"alba", "brno"})
+    for (const std::string& job : project_.jobs(name)) EXPECT_TRUE(is_running(job)) << name;
+  expect_completion();
+}
+
+// The reader of the output stands still (`| less`, Ctrl-S, a link that is dead but not closed), so
+// that each thread that logs waits.
+TEST_F(Signal, EndsARunWhoseOutputNobodyReads) {
+  project_.set_hold();
+  project_.write_config();
+  const fs::path output = project_.path() / "output";
+  ASSERT_EQ(::mkfifo(output.c_str(), 0600), 0);
+  const UniqueFd reader(::open(output.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  ASSERT_TRUE(reader);
+  StartedRun run(start_detached(
+      {.argv = {"sh", "-c", R"(exec "$0" run -v -p "$1" >"$2" 2>&1)", XFFL_BINARY_DIR "/bin/xffl",
+                project_.path().string(), output.string()}},
+      project_.log()));
+  for (const char* name : {"alba", "brno"}) ASSERT_TRUE(project_.await_held_training(name));
+  while (::write(reader.get(), "x", 1) == 1) {
+  }
+  std::this_thread::sleep_for(1s);  // further lines
+  expect_detached(run, SIGTERM, "output that nobody reads");
   for (const char* name : {"alba", "brno"})
     for (const std::string& job : project_.jobs(name)) EXPECT_TRUE(is_running(job)) << name;
   expect_completion();
