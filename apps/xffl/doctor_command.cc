@@ -118,8 +118,8 @@ int show(const std::string& title, const std::vector<CheckResult>& results) {
 void doctor(const ProjectOptions& options, const std::vector<std::string>& names) {
   const config::Experiment experiment = config::load_experiment(options.project);
   SystemClock clock;
-  facility::Services services =
-      facility::make_services(clock, experiment.project_folder, login_prompt());
+  facility::Services services = facility::make_services(
+      clock, experiment.project_folder, login_prompt(), facility::kPatientConnection);
   int num_errors = show("this machine", check_machine(experiment, options.runs(), services));
   for (const std::string& name : names) experiment.facility(FacilityName(name));
   for (const config::Facility& facility : experiment.facilities)

@@ -154,8 +154,8 @@ std::vector<FacilityPlan> make_plans(const PlanFlags& flags, const config::Exper
   require_model(experiment);
   const facility::ModelBytes bytes = facility::model_bytes(experiment, experiment.model);
   SystemClock clock;
-  facility::Services services =
-      facility::make_services(clock, experiment.project_folder, login_prompt());
+  facility::Services services = facility::make_services(
+      clock, experiment.project_folder, login_prompt(), facility::kPatientConnection);
   std::vector<FacilityPlan> plans;
   const plan::Done done = run_state.done();
   const bool is_last = done.stop_rule_met || done.rounds_published >= experiment.rounds;

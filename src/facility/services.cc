@@ -16,8 +16,12 @@ namespace {
 // features.
 class Connections {
  public:
-  Connections(Clock& clock, std::filesystem::path project_folder, remote::Ask ask)
-      : clock_(clock), project_folder_(std::move(project_folder)), ask_(std::move(ask)) {}
+  Connections(Clock& clock, std::filesystem::path project_folder, remote::Ask ask,
+              std::chrono::seconds connection_wait)
+      : clock_(clock),
+        project_folder_(std::move(project_folder)),
+        ask_(std::move(ask)),
+        limits_(remote::make_connection_limits(connection_wait)) {}
 
   std::shared_ptr<remote::Session> commands(const config::Facility& facility) {
     const std::lock_guard lock(mutex_);
@@ -66,7 +70,7 @@ class Connections {
   Clock& clock_;
   const std::filesystem::path project_folder_;
   const remote::Ask ask_;
-  const std::shared_ptr<remote::ConnectionLimits> limits_ = remote::make_connection_limits();
+  const std::shared_ptr<remote::ConnectionLimits> limits_;
   std::mutex mutex_;
   mutable std::mutex asking_;
   std::map<FacilityName, std::shared_ptr<remote::Session>> commands_, files_;
@@ -105,8 +109,10 @@ remote::SshSettings transfer_settings(const config::Facility& facility,
   return settings;
 }
 
-Services make_services(Clock& clock, const std::filesystem::path& project_folder, remote::Ask ask) {
-  const auto all = std::make_shared<Connections>(clock, project_folder, std::move(ask));
+Services make_services(Clock& clock, const std::filesystem::path& project_folder, remote::Ask ask,
+                       std::chrono::seconds connection_wait) {
+  const auto all =
+      std::make_shared<Connections>(clock, project_folder, std::move(ask), connection_wait);
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");
   return Services{.clock = clock,
                   .connect = [all](const config::Facility& f) { return all->commands(f); },

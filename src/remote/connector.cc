@@ -21,7 +21,7 @@ constexpr auto kLongestPause = 60'000ms;
 
 constexpr int kMaxRefusedLogIns = 2;
 constexpr auto kFurtherIdle = 60s, kFurtherPause = 300s;
-constexpr auto kMaxLimitWait = 3s;  // callers handle longer pauses
+constexpr auto kSilentWait = 3s;  // a longer wait for the limits is logged
 constexpr auto kLeftFor = 30min;
 
 // The kAuth error of a host without a trusted key, in contrast to a refused log-in.
@@ -74,12 +74,13 @@ void ConnectionLimits::failed(const std::string& host) {
                      std::chrono::duration_cast<std::chrono::nanoseconds>(pause * share(jitter_));
 }
 
-std::shared_ptr<ConnectionLimits> make_connection_limits() {
+std::shared_ptr<ConnectionLimits> make_connection_limits(std::chrono::seconds longest_wait) {
   struct WithClock {
+    explicit WithClock(std::chrono::seconds longest_wait) : limits(clock, longest_wait) {}
     SystemClock clock;
-    ConnectionLimits limits{clock};
+    ConnectionLimits limits;
   };
-  const auto both = std::make_shared<WithClock>();
+  const auto both = std::make_shared<WithClock>(longest_wait);
   return {both, &both->limits};
 }
 
@@ -246,12 +247,15 @@ std::vector<PublicKey> Connector::pinned(const SshHost& host) {
 
 void Connector::wait_for_limits(const SshHost& host) {
   const std::string label = host_label(host);
-  const auto wait = limits_->start(label, kMaxLimitWait);
-  if (wait > kMaxLimitWait)
-    throw Error(ErrorKind::kRemote,
-                "no new connection to " + label + " for " +
-                    std::to_string(std::chrono::ceil<std::chrono::seconds>(wait).count()) +
-                    " s: sites ban addresses that connect too often");
+  const auto wait = limits_->start(label, limits_->longest_wait());
+  const std::string seconds =
+      std::to_string(std::chrono::ceil<std::chrono::seconds>(wait).count()) + " s";
+  if (wait > limits_->longest_wait())
+    throw Error(ErrorKind::kRemote, "no new connection to " + label + " for " + seconds +
+                                        ": sites ban addresses that connect too often");
+  if (wait > kSilentWait)
+    log::info("waiting before a new connection: sites ban addresses that connect too often",
+              {{"host", label}, {"wait", seconds}});
   if (wait > 0ns) clock_.sleep(wait, StopScope::current());
   StopScope::check("waiting to connect to " + label);
 }

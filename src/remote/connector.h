@@ -26,7 +26,12 @@ namespace xffl::remote {
 /// host count together.
 class ConnectionLimits {
  public:
-  explicit ConnectionLimits(const Clock& clock) : clock_(clock) {}
+  /// A connector waits up to `longest_wait` for the limits before it gives up.
+  explicit ConnectionLimits(const Clock& clock,
+                            std::chrono::seconds longest_wait = std::chrono::seconds(3))
+      : longest_wait_(longest_wait), clock_(clock) {}
+
+  std::chrono::seconds longest_wait() const { return longest_wait_; }
 
   /// The time until the limits allow a new connection to `host`; zero: now.
   std::chrono::nanoseconds wait(const std::string& host) const;
@@ -45,6 +50,7 @@ class ConnectionLimits {
 
   std::chrono::nanoseconds wait_locked(const std::string& host) const;
 
+  const std::chrono::seconds longest_wait_;
   const Clock& clock_;
   mutable std::mutex mutex_;
   std::map<std::string, Host> hosts_;
@@ -67,10 +73,10 @@ class Connector {
   const SshSettings& settings() const { return settings_; }
 
   /// Returns the live connection, or a new connection to the first host that answers with a trusted
-  /// key; a host whose key is unknown or has changed is logged once. Waits up to 3 s for the
-  /// limits. With `ask` a user is present, and the connector repeats a refused log-in. Throws
-  /// kRemote, kAuth (a refused log-in, or no host with a trusted key), kCancelled on the thread's
-  /// StopScope.
+  /// key; a host whose key is unknown or has changed is logged once. Waits for the limits, at most
+  /// their longest_wait(). With `ask` a user is present, and the connector repeats a refused
+  /// log-in. Throws kRemote, kAuth (a refused log-in, or no host with a trusted key), kCancelled on
+  /// the thread's StopScope.
   std::shared_ptr<Connection> get(const Ask* ask = nullptr);
 
   /// Returns get() and up to `count` - 1 further connections to the same host for bulk transfers,

@@ -494,6 +494,24 @@ TEST_F(SshLogIn, WaitsForTheLimitBeforeItConnects) {
   EXPECT_GE(std::chrono::steady_clock::now() - began, 800ms);
 }
 
+// As `xffl doctor` does, which asks one facility after the other.
+TEST_F(SshLogIn, APatientConnectorWaitsForTheMinutesLimit) {
+  test::Sshd sshd;
+  test::FakeClock clock;
+  const std::string label = host_label(sshd.settings().hosts[0]);
+  for (const auto longest_wait : {3s, 61s}) {
+    const auto limits = std::make_shared<ConnectionLimits>(clock, longest_wait);
+    for (int i = 0; i < 6; ++i) limits->start(label, 0ns);
+    clock.advance(56s);  // the seventh connection may begin in 4 s
+    Connector connector(sshd.settings(), limits);
+    if (longest_wait == 3s) {
+      EXPECT_THAT(error_of([&] { connector.get(); }).what(), HasSubstr("no new connection"));
+    } else {
+      EXPECT_TRUE(connector.get()->alive());
+    }
+  }
+}
+
 // A silent connection: sshd counts it as unauthenticated (MaxStartups).
 UniqueFd occupy(int port) {
   UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -1,6 +1,7 @@
 // The objects through which a run reaches facilities and its caller, made from an experiment.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -47,12 +48,18 @@ struct Observer {
   std::function<void(int round, const std::vector<history::Accepted>&, double seconds)> on_round;
 };
 
+/// For commands that connect to many facilities in one go: the limits of a host allow the next
+/// connection within a minute.
+inline constexpr std::chrono::seconds kPatientConnection{61};
+
 /// Makes sessions and schedulers of the facilities' kinds, with one connection per host; the
 /// programs are the files beside the running program. Sessions pin host keys in
 /// <project_folder>/known_hosts. `ask` may be empty; an interactive login asks one question at a
-/// time.
+/// time. A session waits up to `connection_wait` when the limits of new connections to its host ask
+/// for a pause: a run repeats the action later, and a command that asks many facilities waits.
 Services make_services(Clock& clock, const std::filesystem::path& project_folder,
-                       remote::Ask ask = {});
+                       remote::Ask ask = {},
+                       std::chrono::seconds connection_wait = std::chrono::seconds(3));
 
 /// The session for the queue manager's commands: `session`, or its commands in a login shell.
 std::shared_ptr<remote::Session> queue_session(const config::Facility& facility,

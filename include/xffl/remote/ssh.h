@@ -56,9 +56,11 @@ struct SshSettings {
 using Ask = std::function<std::string(const std::string& prompt, bool echo)>;
 
 /// The rate limits of new connections: see connector.h. Sessions that share the limits count
-/// together.
+/// together. A session waits up to `longest_wait` for a new connection; if the limits ask for a
+/// longer wait, the call throws kRemote.
 class ConnectionLimits;
-std::shared_ptr<ConnectionLimits> make_connection_limits();
+std::shared_ptr<ConnectionLimits> make_connection_limits(
+    std::chrono::seconds longest_wait = std::chrono::seconds(3));
 
 /// Connects on first use, and reconnects after a lost link, with backoff and within the host's
 /// limits. `ask` answers keyboard-interactive prompts; after two refusals the session stops
