@@ -223,8 +223,10 @@ void Channel::wait_for_slot(Connection& link, Deadline deadline, const std::stop
   link.with([&](ssh_session) { taken = link.take_channel(); });
   if (taken) return;
   if (link.on_full) link.on_full();
-  link.wait([&](ssh_session) { return link.take_channel(); }, deadline, stop,
-            "waiting for a free channel");
+  const std::string activity = "waiting for a free channel";
+  if (!link.wait_until([&](ssh_session) { return link.take_channel(); }, deadline, stop, activity))
+    throw NoFreeChannel(ErrorKind::kRemote,
+                        link.name() + " did not answer in time while " + activity);
 }
 
 Channel Channel::open(std::shared_ptr<Connection> connection, Deadline deadline,

@@ -22,6 +22,7 @@
 #include <thread>
 
 #include "handshake.h"
+#include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/remote/stop_scope.h"
 
@@ -100,6 +101,13 @@ class Connection {
   std::jthread thread_;
 };
 
+/// kRemote: other channels of the connection have used all that the server allows, until the
+/// deadline. Nothing was sent.
+class NoFreeChannel : public Error {
+ public:
+  using Error::Error;
+};
+
 enum class Stream { kOut, kErr };
 
 /// One SSH channel: a command, a subsystem or a tunnel.
@@ -109,7 +117,7 @@ enum class Stream { kOut, kErr };
 class Channel {
  public:
   /// Starts a command line in the user's login shell. Throws kUnsupported when the server refuses
-  /// the request and, like all blocking functions, kRemote.
+  /// the request and, like all blocking functions, kRemote (NoFreeChannel: see there).
   static Channel exec(std::shared_ptr<Connection> connection, const std::string& command,
                       Deadline deadline, const std::stop_token& stop);
   static Channel sftp(std::shared_ptr<Connection> connection, Deadline deadline,

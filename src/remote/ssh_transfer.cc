@@ -285,13 +285,19 @@ void upload_ranges(const Connections& connections, bool by_shell, const RemotePa
   if (round_trip_micros(*connections[0]) < kNearRoundTripMicros)
     streams = std::min(streams, kNearChannels);
   const int channels = std::max(streams, 2 * static_cast<int>(connections.size() - 1));
-  in_parallel(
-      offset, length, channels,
-      [&](uint64_t begin, uint64_t end, const std::stop_token& stop_all) {
-        write_range(connections[next++ % connections.size()], path, begin, end, serialized, flow,
-                    stop_all);
-      },
-      stop);
+  // Where the server allows few channels, a range waits for those of the other ranges as long as
+  // their bytes move.
+  const auto write_when_free = [&](uint64_t begin, uint64_t end, const std::stop_token& stop_all) {
+    const auto& connection = connections[next++ % connections.size()];
+    for (;;) {
+      try {
+        return write_range(connection, path, begin, end, serialized, flow, stop_all);
+      } catch (const NoFreeChannel&) {
+        flow.check();
+      }
+    }
+  };
+  in_parallel(offset, length, channels, write_when_free, stop);
 }
 
 bool wants_several(Connection& connection, uint64_t length) {

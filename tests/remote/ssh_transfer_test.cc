@@ -147,6 +147,26 @@ TEST_F(SshTransfer, WorksWithAServerThatAllowsFewChannels) {
   }
 }
 
+// The second range waits longer for the first one's channel than a command may take.
+TEST_F(SshTransfer, ASlowUploadThroughOneChannelCompletes) {
+  test::Sshd sshd({.config = {"MaxSessions 1"}});
+  SshSettings settings = sshd.settings();
+  settings.timeouts.operation = 2s;
+  const auto session = make_ssh_session(settings);
+  const auto file = sshd.dir() / "file", copy = sshd.dir() / "copy";
+  const std::string hash = numbered_file(file, 9u << 20);
+  const MappedFile bytes(file);
+  session->upload(RemotePath(copy.string()), 0, bytes.bytes().size(),
+                  [&](uint64_t offset, std::span<std::byte> out) {
+                    std::this_thread::sleep_for(200ms);
+                    const auto part = bytes.bytes().subspan(offset, out.size());
+                    std::copy(part.begin(), part.end(), out.begin());
+                  },
+                  {});
+  EXPECT_EQ(sha256_file(copy), hash);
+  EXPECT_EQ(sshd.connections(), 1);
+}
+
 TEST_F(SshTransfer, ARefusedChannelWaitsForAFreeOne) {
   test::Sshd sshd({.config = {"MaxSessions 1"}});
   Connector connector(sshd.settings());
