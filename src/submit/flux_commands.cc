@@ -11,8 +11,14 @@ namespace {
 
 constexpr auto kFluxVariables = std::to_array<std::string_view>({"FLUX_JOBS_FORMAT_DEFAULT"});
 
-// flux batch prints the id in base 58, whose form depends on the locale.
-constexpr const char* kFluxSubmit = R"sh(id=$(flux batch "$@") && flux job id --to=dec "$id")sh";
+// flux batch prints the id in base 58, whose form depends on the locale. A wrapper of the site may
+// fail after the submission, and the conversion may fail: the answer shows the id nevertheless,
+// with the exit status of the submission.
+constexpr const char* kFluxSubmit = R"sh(id=$(flux batch "$@")
+code=$?
+[ -z "$id" ] || flux job id --to=dec "$id" 2>/dev/null || printf '%s\n' "$id"
+exit $code
+)sh";
 
 // `h` makes an empty field "-". The name comes last: the other fields have no '|'.
 constexpr const char* kFluxQueue = R"sh(date +%s
@@ -124,7 +130,8 @@ std::vector<std::string> FluxCommands::submit(const JobRequest& request) const {
 Submission FluxCommands::read_submission(const remote::CommandResult& answer) const {
   const std::string_view id = without_blanks(answer.out);
   if (answer.exit_code == 0 && is_id(id)) return {Submission::Kind::kAccepted, std::string(id), {}};
-  return rejected_submission(answer, kFluxWords);
+  return rejected_submission(answer, kFluxWords,
+                             [this](std::string_view line) { return is_id(line); });
 }
 
 std::vector<std::string> FluxCommands::queue(const std::vector<std::string>& names) const {

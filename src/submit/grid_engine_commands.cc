@@ -194,7 +194,7 @@ Submission GridEngineCommands::read_submission(const remote::CommandResult& answ
   const std::string_view id = without_blanks(answer.out);
   if (answer.exit_code == 0 && is_decimal_id(id))
     return {Submission::Kind::kAccepted, std::string(id), {}};
-  return rejected_submission(answer, kWords);
+  return rejected_submission(answer, kWords, is_decimal_id);
 }
 
 // qstat has no option that selects jobs by name and shows their states.

@@ -188,7 +188,8 @@ std::vector<std::string> PbsCommands::submit(const JobRequest& request) const {
 Submission PbsCommands::read_submission(const remote::CommandResult& answer) const {
   const std::string_view id = without_blanks(answer.out);
   if (answer.exit_code == 0 && is_id(id)) return {Submission::Kind::kAccepted, std::string(id), {}};
-  return rejected_submission(answer, kPbsWords);
+  return rejected_submission(answer, kPbsWords,
+                             [this](std::string_view line) { return is_id(line); });
 }
 
 std::vector<std::string> PbsCommands::queue(const std::vector<std::string>& names) const {

@@ -39,6 +39,15 @@ constexpr auto kLoginNodeFailures = std::to_array<std::string_view>({
     "error while loading shared libraries",
 });
 
+bool has_line(std::string_view text, const std::function<bool(std::string_view line)>& is_wanted) {
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    if (is_wanted(without_blanks(text.substr(0, end)))) return true;
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return false;
+}
+
 std::optional<int64_t> number_at(std::string_view text, size_t begin, size_t digits) {
   return begin + digits <= text.size() ? read_integer(text.substr(begin, digits)) : std::nullopt;
 }
@@ -213,10 +222,12 @@ Submission::Kind classify_rejection(std::string_view text, int exit_code,
   return Submission::Kind::kUnknown;
 }
 
-Submission rejected_submission(const remote::CommandResult& answer, const RejectionWords& words) {
+Submission rejected_submission(const remote::CommandResult& answer, const RejectionWords& words,
+                               const std::function<bool(std::string_view line)>& is_id) {
   const std::string text = submission_message(answer);
-  const auto kind = answer.exit_code != 0 ? classify_rejection(text, answer.exit_code, words)
-                                          : Submission::Kind::kUnknown;
+  const bool failed = answer.exit_code != 0 && !has_line(answer.out, is_id);
+  const auto kind =
+      failed ? classify_rejection(text, answer.exit_code, words) : Submission::Kind::kUnknown;
   return {kind, {}, text};
 }
 

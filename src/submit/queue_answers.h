@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -89,9 +90,11 @@ struct RejectionWords {
 /// reason wins over a permanent one: a retry is harmless.
 Submission::Kind classify_rejection(std::string_view text, int exit_code,
                                     const RejectionWords& words);
-/// The submission that such an answer without an id stands for: a command that reports success has
-/// rejected nothing.
-Submission rejected_submission(const remote::CommandResult& answer, const RejectionWords& words);
+/// The submission that an answer stands for that is no bare id. A command has rejected nothing when
+/// it reports success, or when one line of its output is an id: a site's wrapper may fail after the
+/// submission.
+Submission rejected_submission(const remote::CommandResult& answer, const RejectionWords& words,
+                               const std::function<bool(std::string_view line)>& is_id);
 /// Throws kConfig, kBusy or kRemote for a submission that was not accepted.
 [[noreturn]] void throw_rejected(std::string_view title, const Submission& submission,
                                  const std::string& name);

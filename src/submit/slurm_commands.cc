@@ -192,6 +192,8 @@ constexpr auto kTemporary = std::to_array<std::string_view>({
     "error creating file",
 });
 
+constexpr RejectionWords kSlurmWords{kUnknownOutcome, kTemporary, kPermanent};
+
 struct StateName {
   std::string_view name;
   JobState state;
@@ -368,11 +370,9 @@ Submission read_submission(const remote::CommandResult& answer) {
     Submission submission = read_accepted(answer.out);
     if (submission.kind == Submission::Kind::kAccepted) return submission;
   }
-  const std::string text = submission_message(answer);
-  // A command that reports success has rejected nothing.
-  const bool failed = answer.exit_code != 0;
-  return {
-      failed ? classify_rejection(text, answer.exit_code) : Submission::Kind::kUnknown, {}, text};
+  return rejected_submission(answer, kSlurmWords, [](std::string_view line) {
+    return read_accepted(line).kind == Submission::Kind::kAccepted;
+  });
 }
 
 std::optional<std::chrono::seconds> read_time_left(std::string_view text) {
@@ -501,7 +501,7 @@ std::optional<std::vector<NamedStart>> read_starts(std::string_view text) {
 }
 
 Submission::Kind classify_rejection(std::string_view text, int exit_code) {
-  return classify_rejection(text, exit_code, {kUnknownOutcome, kTemporary, kPermanent});
+  return classify_rejection(text, exit_code, kSlurmWords);
 }
 
 JobStatus read_state(std::string_view text, std::string_view reason) {

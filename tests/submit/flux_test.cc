@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "flux_commands.h"
 #include "support/fake_queues.h"
 #include "support/thrown.h"
@@ -94,11 +97,13 @@ TEST(FluxAnswers, ASubmissionIsAcceptedForABareIdOnly) {
   for (const char* out : {"", "f2oLkTLb\n", "1\n2\n", "0"})
     EXPECT_EQ(kind(0, out), kUnknown) << out;
   EXPECT_EQ(kind(1, "11435875434497\n"), kUnknown) << "printed, then failed";
+  EXPECT_EQ(kind(1, "12\n", "logger: unrecognized arguments: --job\n"), kUnknown);
+  EXPECT_EQ(kind(1, "logged\n12\n", "logger: Connection refused\n"), kUnknown);
   EXPECT_EQ(kind(1, "", "flux-batch: ERROR: [Errno 22] Invalid queue 'x' specified\n"), kRejected);
   EXPECT_EQ(kind(1, "", "flux-batch: ERROR: unsatisfiable request\n"), kRejected);
   EXPECT_EQ(kind(1, "", "flux-batch: ERROR: Unable to connect to Flux: broker not running?\n"),
             kDeferred);
-  // The job exists, and its id could not be converted.
+  // The login node cannot start the program.
   EXPECT_EQ(kind(127, "", "flux: `job' is not a flux command"), kUnknown);
   EXPECT_EQ(kind(1, "", "something new"), kUnknown);
 }
@@ -120,6 +125,29 @@ TEST(FluxCommandsRun, ARejectionNamesTheMessage) {
   EXPECT_EQ(rejected.kind, ErrorKind::kConfig);
   EXPECT_THAT(rejected.message, HasSubstr("Invalid queue 'nowhere'"));
   EXPECT_THAT(scheduler->find(request, {}), IsEmpty());
+}
+
+// A site's wrapper of flux that fails after the submission, and a flux that cannot convert the id.
+TEST(FluxCommandsRun, AJobMayExistAfterAnIdAndAFailure) {
+  const test::FakeQueues queues;
+  SystemClock clock;
+  const auto scheduler = make_flux_scheduler(FluxSettings{}, remote::make_local_session(), clock);
+  const JobRequest request{kName, "true\n", RemotePath(queues.folder().string())};
+  const auto submit_with = [&](const std::string& batch_end, const std::string& conversion) {
+    const std::filesystem::path flux = queues.folder() / "bin" / "flux";
+    std::filesystem::remove(flux);
+    std::ofstream(flux) << "#!/bin/sh\n"
+                        << "if [ \"$1\" = batch ]; then cat >/dev/null; echo f2oLk; " << batch_end
+                        << "; else " << conversion << "; fi\n";
+    std::filesystem::permissions(flux, std::filesystem::perms::owner_all);
+    return test::thrown_by([&] { scheduler->submit(request, {}); });
+  };
+  const auto failed = submit_with("echo unrecognized arguments >&2; exit 1", "echo 12");
+  EXPECT_EQ(failed.kind, ErrorKind::kRemote);
+  EXPECT_THAT(failed.message, HasSubstr("12"));
+  const auto not_converted = submit_with("exit 0", "echo invalid argument >&2; exit 1");
+  EXPECT_EQ(not_converted.kind, ErrorKind::kRemote);
+  EXPECT_THAT(not_converted.message, HasSubstr("f2oLk"));
 }
 
 TEST(FluxRow, SaysThatItHasNotRunOnARealSite) {

@@ -127,6 +127,8 @@ TEST(GridEngineSubmission, OnlyABareIdIsAccepted) {
                             "-1\n", "1234567890123456789\n"})
     EXPECT_EQ(kind(0, other), Kind::kUnknown) << other;
   EXPECT_EQ(kind(1, "17\n"), Kind::kUnknown);
+  EXPECT_EQ(kind(1, "17\n", "logger: invalid option -- 'q'\n"), Kind::kUnknown);
+  EXPECT_EQ(kind(1, "logged\n17\n", "logger: Connection refused\n"), Kind::kUnknown);
   for (const char* text :
        {"Unable to run job: Job was rejected because job requests unknown queue \"nosuch.q\"",
         "Unable to run job: job rejected: the requested parallel environment \"n\" does not exist",

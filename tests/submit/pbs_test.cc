@@ -166,6 +166,8 @@ TEST(PbsAnswers, ASubmissionIsAcceptedForABareIdOnly) {
   for (const char* out : {"", "12.srv\n13.srv\n", "12.srv;x", "qsub: waiting\n12.srv", "12."})
     EXPECT_EQ(kind(0, out), kUnknown) << out;
   EXPECT_EQ(kind(1, "12.srv\n"), kUnknown) << "printed, then failed";
+  EXPECT_EQ(kind(1, "12.srv\n", "logger: invalid option -- 'q'\n"), kUnknown);
+  EXPECT_EQ(kind(1, "logged\n12.srv\n", "logger: Connection refused\n"), kUnknown);
   EXPECT_EQ(kind(170, "", "qsub: Unknown queue\n"), kRejected);
   EXPECT_EQ(kind(2, "", "qsub: Resource invalid in \"select\" specification: ngpu\n"), kRejected);
   EXPECT_EQ(kind(191, "", "qsub: Request not allowed: Server shutting down\n"), kDeferred);

@@ -28,6 +28,20 @@ TEST(ReadSubmission, AcceptsABareIdOnly) {
   EXPECT_EQ(kind_of(0, "", "sbatch: error: invalid partition specified: nope\n"), Kind::kUnknown);
 }
 
+// A site's wrapper of sbatch that fails in a step of its own.
+TEST(ReadSubmission, AnIdAheadOfAFailureRejectsNothing) {
+  const std::string permanent = "logger: unrecognized option '--job'\n";
+  const std::string temporary = "logger: write: Connection refused\n";
+  ASSERT_EQ(kind_of(1, "", permanent), Kind::kRejected);
+  ASSERT_EQ(kind_of(1, "", temporary), Kind::kDeferred);
+  for (const char* out : {"1234\n", "1234", "1234;leonardo\n", "a notice\n1234\nlogged\n"})
+    for (const std::string& err : {permanent, temporary})
+      EXPECT_EQ(kind_of(1, out, err), Kind::kUnknown) << out << err;
+  EXPECT_THAT(read_submission({1, "1234\n", permanent}).text, testing::HasSubstr("1234"));
+  for (const char* out : {"\n", "0\n", "job 1234\n", "1234 5678\n"})
+    EXPECT_EQ(kind_of(1, out, permanent), Kind::kRejected) << out;
+}
+
 TEST(ReadSubmission, DistinguishesRejectionsFromUnknownOutcomes) {
   const auto failed = [](const std::string& text) {
     return kind_of(1, "", "sbatch: error: " + text);
