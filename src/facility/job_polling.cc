@@ -179,7 +179,9 @@ void StepInProgress::on(Ended& ended, const Found& found) {
   for (const JobId& job : found.jobs)
     if (!memory_.watched.contains(job)) return adopt(job, true, {});
   const AttemptFailure failure = failure_of(ended, attempt());
-  if (ended.status.stays_queued) record(history::CancelIntended{});
+  // A scheduler that answers without a job may be wrong: the job must not train beside the next
+  // one.
+  if (ended.status.stays_queued || failure.job_may_run) record(history::CancelIntended{});
   close(failure);
 }
 

@@ -169,9 +169,11 @@ void StepInProgress::on(Idle&, const Resumed&) {
     count_unknown_submission();
     wait_ = policy_.settle_time;
   }
-  // This run cancelled the job, not a user.
+  // This run cancelled the job, not a user. The job may have reported all the same.
   if (attempt().cancel_intended)
-    return close({.reason = "its cancellation had begun", .counts_as_attempt = false});
+    return close({.reason = "its cancellation had begun",
+                  .counts_as_attempt = false,
+                  .final_poll = !attempt().job_id.empty()});
   if (unknown) return enter(Searching{});
   if (attempt().job_id.empty()) return enter(Pushing{});
   watch(JobId(attempt().job_id), {});

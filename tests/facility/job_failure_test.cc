@@ -57,6 +57,14 @@ TEST_P(JobFailure, IsClassified) {
   fixture.give(Found{});
   ASSERT_TRUE(fixture.action<Fence>());
   fixture.give(Completed{});
+  if (end.job_may_run) {
+    ASSERT_TRUE(fixture.action<FindJobs>());
+    fixture.give(Found{});
+    ASSERT_TRUE(fixture.action<CancelJob>()) << "it must not train beside the next attempt's job";
+    EXPECT_EQ(fixture.action<CancelJob>()->job, JobId("7"));
+    fixture.give(Completed{});
+    EXPECT_THAT(fixture.kinds, testing::Contains("cancel_confirmed"));
+  }
   EXPECT_EQ(fixture.action<Poll>() != nullptr, end.final_poll);
   if (end.final_poll) fixture.give(Polled{});
   const history::FacilityState& known = fixture.last.machine.known;
@@ -184,6 +192,31 @@ TEST_F(ForgottenJob, IsGivenUpWhenTheSearchAndTheQueryContradictEachOther) {
     fixture_.sleep_if_asked();
   }
   EXPECT_EQ(searches, 4);
+  fixture_.give(Completed{});
+  ASSERT_TRUE(fixture_.action<FindJobs>()) << "the job may run";
+  fixture_.give(Found{{JobId("7")}});
+  ASSERT_TRUE(fixture_.action<CancelJob>());
+  EXPECT_EQ(fixture_.action<CancelJob>()->job, JobId("7"));
+  fixture_.give(Completed{});
+  EXPECT_TRUE(fixture_.action<Poll>()) << "one cancellation";
+}
+
+// The coordinator dies during the cancellation.
+TEST_F(ForgottenJob, ItsLateReportCountsAfterARestart) {
+  poll_until_search({.state = JobState::kUnknown});
+  fixture_.give(Found{});
+  ASSERT_THAT(fixture_.kinds, testing::Contains("cancel_intended"));
+  fixture_.last.machine = {fixture_.last.machine.known, {}, {}, {}};
+  fixture_.give(Resumed{});
+  ASSERT_TRUE(fixture_.action<Fence>());
+  fixture_.give(Completed{});
+  ASSERT_TRUE(fixture_.action<FindJobs>());
+  fixture_.give(Found{});
+  ASSERT_TRUE(fixture_.action<CancelJob>());
+  fixture_.give(Completed{});
+  ASSERT_TRUE(fixture_.action<Poll>());
+  fixture_.give(Polled{.reported = true, .status = {}});
+  EXPECT_TRUE(fixture_.action<FetchUpdate>());
 }
 
 }  // namespace
