@@ -14,6 +14,7 @@ namespace {
 
 // The formats of squeue and sacct.
 constexpr std::string_view kQueueFormat = "%A|%j|%T|%S|%L|%Z|%N|%r";
+constexpr std::string_view kClusterHeading = "CLUSTER: ";  // squeue prints it with --clusters
 constexpr std::string_view kAccountingFields = "JobIDRaw,JobName,State,NodeList,WorkDir";
 constexpr std::string_view kStartFields =
     "JobIDRaw,JobName,State,Start,End,NNodes,ConsumedEnergyRaw,AllocTRES";
@@ -418,8 +419,11 @@ std::optional<std::vector<QueueRow>> read_queue(std::string_view text) {
   if (!now) return std::nullopt;
   std::vector<QueueRow> rows;
   for (size_t i = 1; i < lines->size(); ++i) {
-    const auto fields = fields_of((*lines)[i], 8);
-    if (fields.empty() || !is_slurm_id(fields[0])) continue;
+    const std::string_view line = (*lines)[i];
+    if (without_blanks(line).empty() || line.starts_with(kClusterHeading)) continue;
+    const auto fields = fields_of(line, 8);
+    // A note in place of the rows, such as a site's maintenance text, does not mean "no jobs".
+    if (fields.empty() || !is_slurm_id(fields[0])) return std::nullopt;
     QueueRow row{std::string(fields[0]), std::string(fields[1]), std::string(fields[5]),
                  read_state(fields[2], fields[7]), is_node_list(fields[6])};
     if (row.status.state == JobState::kRunning) row.status.ends_in = read_time_left(fields[4]);

@@ -54,8 +54,9 @@ Submission read_submission(const remote::CommandResult& answer);
 /// 20 to 24); an unknown message gives kUnknown.
 Submission::Kind classify_rejection(std::string_view text, int exit_code);
 
-/// Parses "<seconds since 1970>\n", rows, and the end mark. Skips malformed rows. Empty when the
-/// clock or the end mark is missing, or the answer has more than 10,000 lines.
+/// Parses "<seconds since 1970>\n", rows, and the end mark. Skips blank lines and the headings of
+/// clusters. Empty when the clock or the end mark is missing, when another line is no row, or when
+/// the answer has more than 10,000 lines.
 std::optional<std::vector<QueueRow>> read_queue(std::string_view text);
 /// Parses rows and the end mark. A job that has not ended is kUnknown: the scheduler asks only
 /// squeue about running jobs.

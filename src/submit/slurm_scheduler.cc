@@ -166,8 +166,10 @@ class SlurmScheduler final : public Scheduler {
       throw Error(ErrorKind::kRemote, "squeue failed: " + failure_of(answer));
     auto rows = read_queue(answer.out);
     if (!rows)
-      throw Error(ErrorKind::kRemote, "the answer of squeue is incomplete: '" +
-                                          one_line(answer.out.substr(0, 300)) + "'");
+      throw Error(ErrorKind::kRemote,
+                  "the answer of squeue is incomplete, or has other lines than jobs (a wrapper of "
+                  "the site must write its notes to stderr): '" +
+                      one_line(answer.out.substr(0, 300)) + "'");
     return std::move(*rows);
   }
 

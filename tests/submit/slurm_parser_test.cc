@@ -165,15 +165,37 @@ TEST(ReadQueue, RejectsAnswersOfManyRows) {
   EXPECT_FALSE(read_queue(answer(20'000)));
 }
 
-TEST(ReadQueue, SkipsMalformedRows) {
+// A wrapper that prints a note in place of the rows, and a caching one that prints half of a row.
+TEST(ReadQueue, ALineThatIsNoRowLeavesNoAnswer) {
+  const std::string row = "6|name|RUNNING|1|1:00|/x|n1|None\n";
+  for (const char* line :
+       {"Slurm is in maintenance until 18:00\n", "no jobs\n", "xffl-end\n", "cluster: leonardo\n",
+        "5|name|RUNNING|1|1:00|/x|n1\n",       // a field short
+        "x|name|RUNNING|1|1:00|/x|n1|None\n",  // no id
+        "-5|name|RUNNING|1|1:00|/x|n1|None\n",
+        "123456789012345678901|n|RUNNING|1|1:00|/x|n1|None\n", "|||||||\n"}) {
+    EXPECT_FALSE(read_queue("100\n" + std::string(line) + "xffl-end\n")) << line;
+    EXPECT_FALSE(read_queue("100\n" + row + line + "xffl-end\n")) << line;
+    EXPECT_FALSE(read_queue("100\n" + std::string(line) + row + "xffl-end\n")) << line;
+  }
+}
+
+TEST(ReadQueue, SkipsTheHeadingsOfClusters) {
   const auto rows = read_queue(
       "100\n"
       "CLUSTER: leonardo\n"
-      "5|name|RUNNING|1|1:00|/x|n1\n"       // a field short
-      "x|name|RUNNING|1|1:00|/x|n1|None\n"  // no id
-      "-5|name|RUNNING|1|1:00|/x|n1|None\n"
-      "123456789012345678901|n|RUNNING|1|1:00|/x|n1|None\n"
-      "|||||||\n"
+      "6|name|RUNNING|1|1:00|/x|n1|None\n"
+      "\n"
+      "CLUSTER: booster\n"
+      "xffl-end\n");
+  ASSERT_TRUE(rows);
+  ASSERT_EQ(rows->size(), 1u);
+  EXPECT_EQ(rows->front().id, "6");
+}
+
+TEST(ReadQueue, TrustsNoField) {
+  const auto rows = read_queue(
+      "100\n"
       "6|na|me|RUNNING|1|1:00|/x|n1|None\n"  // a bar in a name shifts the fields
       "7|name|RUNNING|9999999999999999999999|99999999:99:99|/x|n1|a|b\x1b[2J\n"
       "8|name|PENDING|-4|-1:00|/x|n1|None\n"

@@ -325,7 +325,7 @@ TEST_F(SlurmScheduler, AnIncompleteAnswerOfSqueueDoesNotEndAJob) {
             1, "1000\n",
             "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"},
         CommandResult{0, "1000\n" + row("7", "COMPLETED"), ""}, CommandResult{0, "", ""},
-        link_down_}) {
+        CommandResult{0, queue("Slurm is in maintenance until 18:00\n"), ""}, link_down_}) {
     says("squeue", answer);
     try {
       status_of("7");
