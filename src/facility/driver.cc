@@ -780,18 +780,40 @@ int quorum_now(const Context& context, const plan::RoundPlan& plan) {
 }
 
 std::vector<Leftover> repeat_cancellations(Context& context, const FacilityName& name, int before,
-                                           std::stop_token stop) {
+                                           std::stop_token stop,
+                                           std::optional<std::chrono::seconds> longest) {
   std::vector<Leftover> all;
+  const auto began = SteadyClock::now();
+  std::optional<ActionLimit> limit;
   for (const auto& [number, job_id] : context.history.unconfirmed_cancellations(name, before)) {
     // The folder's path does not depend on the round's model.
     const auto plan = plan::next_round(context.experiment, context.identity,
                                        {.rounds_published = number - 1, .model_sha256 = "0"});
     if (!plan) continue;
-    for (const plan::FacilityPlan& facility : plan->facilities) try {
-        if (facility.facility == name) FacilityDriver(context, *plan, facility).repeat_cancel(stop);
-      } catch (const Error& error) {
-        if (error.kind() != ErrorKind::kRemote && error.kind() != ErrorKind::kAuth) throw;
+    if (longest && !limit) try {
+        limit.emplace(stop, [=] { return SteadyClock::now() - began >= *longest; });
+      } catch (const Error& error) {  // no thread: nothing was done yet
         all.push_back({number, job_id, error.what()});
+        continue;
+      }
+    const auto is_late = [&] { return limit && limit->is_reached(); };
+    const auto leave_late = [&] {
+      all.push_back(
+          {number, job_id, "not confirmed within " + std::to_string(longest->count()) + " s"});
+    };
+    for (const plan::FacilityPlan& facility : plan->facilities) try {
+        if (facility.facility != name) continue;
+        if (is_late())
+          leave_late();
+        else
+          FacilityDriver(context, *plan, facility).repeat_cancel(limit ? limit->token() : stop);
+      } catch (const Error& error) {
+        if (error.kind() == ErrorKind::kRemote || error.kind() == ErrorKind::kAuth)
+          all.push_back({number, job_id, error.what()});
+        else if (error.kind() == ErrorKind::kCancelled && is_late())
+          leave_late();
+        else
+          throw;
       }
   }
   return all;

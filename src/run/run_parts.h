@@ -68,8 +68,9 @@ void drop_evaluation(facility::Context& context, std::stop_token stop);
 /// other facilities, and kCancelled on `stop`.
 void cancel_round(facility::Context& context, const plan::RoundPlan& plan,
                   const std::string& reason, std::stop_token stop);
-/// Repeats the cancellations that no facility has confirmed, in rounds up to `last`. Logs the
-/// facilities that are still unreachable, with a remedy.
+/// Repeats the cancellations that no facility has confirmed, in rounds up to `last`, at all
+/// facilities side by side for 120 s at most. Logs the cancellations that are still unconfirmed,
+/// with a remedy.
 void cancel_leftovers(facility::Context& context, int last, std::stop_token stop);
 /// Releases the allocations that jobs of the last round have kept for another one; only logs a
 /// failure.

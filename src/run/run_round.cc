@@ -268,11 +268,13 @@ void drop_evaluation(facility::Context& context, std::stop_token stop) {
 }
 
 void cancel_leftovers(facility::Context& context, int last, std::stop_token stop) {
+  // The evaluation at all other facilities, and the run's end, wait for these cancellations.
+  constexpr std::chrono::seconds kLongest{120};
   const auto& facilities = context.experiment.facilities;
   parallel_for(facilities.size(), facilities.size(), [&](size_t i) {
     const config::Facility& facility = facilities[i];
     for (const facility::Leftover& left :
-         facility::repeat_cancellations(context, facility.name, last + 1, stop))
+         facility::repeat_cancellations(context, facility.name, last + 1, stop, kLongest))
       log::warning("a job at an unreachable facility may still run: cancel it by hand",
                    {{"facility", facility.name.str()},
                     {"round", left.round},

@@ -20,6 +20,8 @@
 #include "support/failing_call.h"
 #include "support/forwarding_scheduler.h"
 #include "support/thrown.h"
+#include "xffl/facility/driver.h"
+#include "xffl/remote/stop_scope.h"
 #include "xffl/run/log_in.h"
 
 namespace xffl::run {
@@ -530,6 +532,41 @@ TEST_F(Federation, ACancellationWithoutACredentialHoldsUpNoLaterRound) {
   on_cancel_ = needs_a_log_in;
   EXPECT_EQ(run(kLeavesOutLateOnes, 2).rounds_published, 2);
   EXPECT_EQ(jobs_of("brno").size(), 2u);
+}
+
+// brno's cancellations of two rounds are left, and brno no longer answers.
+TEST_F(Federation, LeftoverCancellationsShareALimit) {
+  trainings_["brno"].duration = hours(1000);
+  on_cancel_ = needs_a_log_in;
+  const config::Experiment parsed = experiment(kLeavesOutLateOnes, 2);
+  ASSERT_EQ(run(parsed).rounds_published, 2);
+  ASSERT_EQ(jobs_of("brno").size(), 2u);
+  const history::RunFolder folder = run_folder();
+  history::RunHistory history(folder.journal());
+  facility::Services made = services();
+  history::StatusFile live(folder.live(), clock_, &history);
+  facility::Context context{
+      parsed, folder, made, observer_, history, live, history.state().identity.value()};
+  int calls = 0;
+  on_cancel_ = [&](const std::string&) -> bool {
+    ++calls;
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    const std::stop_token stop = remote::StopScope::current();
+    while (!stop.stop_requested() && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    throw Error(ErrorKind::kCancelled, "stopped while scancel ran");
+  };
+  const std::vector<facility::Leftover> left =
+      facility::repeat_cancellations(context, FacilityName("brno"), 3, {}, std::chrono::seconds(1));
+  ASSERT_EQ(left.size(), 2u);
+  EXPECT_EQ(left.front().round, 1);
+  EXPECT_EQ(left.back().round, 2);
+  for (const facility::Leftover& each : left) {
+    EXPECT_FALSE(each.job_id.empty());
+    EXPECT_THAT(each.problem, HasSubstr("not confirmed within 1 s"));
+  }
+  EXPECT_EQ(calls, 1) << "the second cancellation begins after the limit";
+  EXPECT_FALSE(stop_.stop_requested());
 }
 
 // --- Budgets ---

@@ -2,6 +2,7 @@
 // the events.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -83,8 +84,10 @@ struct Leftover {
   std::string problem;
 };
 /// Repeats the cancellations that the facility has not confirmed, in the rounds before `before`,
-/// oldest first. Returns the cancellations that are still unconfirmed. Throws kCancelled on `stop`.
+/// oldest first, for no longer than `longest` if given. Returns the cancellations that are still
+/// unconfirmed. Throws kCancelled on `stop`.
 std::vector<Leftover> repeat_cancellations(Context& context, const FacilityName& name, int before,
-                                           std::stop_token stop);
+                                           std::stop_token stop,
+                                           std::optional<std::chrono::seconds> longest = {});
 
 }  // namespace xffl::facility
