@@ -43,8 +43,9 @@ using SteadyClock = std::chrono::steady_clock;
 // output kTail, and its times and metrics kTraces each. All of them together get kTogether, so that
 // the round ends within 20 s: each is noticed half a second late, and events take time to record.
 constexpr seconds kBegun{5}, kFetch{8}, kCleanup{8}, kTail{2}, kTraces{1}, kTogether{17};
-// At any time, for a job's times ahead of a record, and for the metrics of all attempts at the end.
-constexpr seconds kTimes{10}, kMetrics{60};
+// At any time, for a job's times ahead of a record, and for the metrics of all attempts at the end:
+// each round's publication waits for both.
+constexpr seconds kTimes{10}, kMetrics{10};
 // The driver waits longer for an accepted update that this machine has lost.
 constexpr seconds kRestore{120};
 // The pause between attempts to record an event on this machine after the round's deadline.

@@ -156,6 +156,27 @@ TEST_F(InProcessFederation, AFetchAtTheDeadlineIsNotCutAtOnce) {
   EXPECT_EQ(project_.count_events("attempt_failed"), 0);
 }
 
+// All updates are here; only brno's metrics do not come.
+TEST_F(InProcessFederation, ARoundWaitsTenSecondsForMetrics) {
+  project_.set_rounds(1);
+  project_.write_config();
+  std::atomic<bool> silent = false;
+  watch("brno", [&](const std::string& operation, const RemotePath& path) {
+    if (operation != "read" || path.filename() != "metrics.jsonl" || silent.exchange(true)) return;
+    const std::stop_token stop = remote::StopScope::current();
+    for (int i = 0; i < 3000 && !stop.stop_requested(); ++i)
+      std::this_thread::sleep_for(milliseconds(10));
+    throw Error(ErrorKind::kCancelled, "stopped while it read");
+  });
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_TRUE(silent);
+  std::map<std::string, Clock::UtcTime> times;  // the last update's, among others
+  for (const history::StoredEvent& event : project_.events())
+    if (event.round == 1) times[event.kind] = parse_utc(event.time_utc).value();
+  EXPECT_LT(times.at("published") - times.at("update_accepted"), seconds(20));
+  EXPECT_EQ(project_.count_events("facility_missing"), 0);
+}
+
 // The space suffices for the pushed model, but not for the job's update.
 TEST_F(InProcessFederation, WarnsOfMissingSpaceBeforeAJob) {
   const std::filesystem::path file = project_.path() / "log";
