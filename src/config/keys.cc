@@ -309,8 +309,9 @@ const FieldTable& policy_keys() {
             "facilities, or for the deadline",
             {.max = 3650 * kDay}),
       field("deadline", &P::deadline,
-            "the time limit of a round, from its first submission; 0s: none, with on_missing: skip "
-            "7 days; on_missing decides the effect; with wait, the log has a warning",
+            "the time limit of a round, from its first submission (of the evaluation of the last "
+            "model: from its beginning); 0s: none, with on_missing: skip 7 days; on_missing "
+            "decides the effect; with wait, the log has a warning",
             {.max = 3650 * kDay}),
       field("max_attempts", &P::max_attempts,
             "failed attempts of a facility in a round after which it is missing; rerun_budget "

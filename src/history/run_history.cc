@@ -171,6 +171,7 @@ class RunProjection {
                        run_state_.done().model_sha256);
     round().planned = true;
     round().evaluates = planned.evaluates;
+    if (planned.evaluates) round().first_submission_utc = recorded_.time_utc;
     for (const FacilityName& name : planned.facilities) round().facilities[name];
     round().members = {planned.facilities.begin(), planned.facilities.end()};
   }

@@ -49,7 +49,7 @@ void import_model(facility::Context& context);
 /// `stop`.
 std::jthread start_thread(const std::function<void()>& body, Clock& clock, std::stop_token stop);
 
-/// Records the plan, once.
+/// Records the plan, once. The deadline of an evaluation counts from this record.
 void record_plan(facility::Context& context, const plan::RoundPlan& plan);
 
 /// Runs `plan` from its state in the journal to the published global model. Throws kFailed when a

@@ -212,6 +212,9 @@ void record_plan(facility::Context& context, const plan::RoundPlan& plan) {
   for (const plan::FacilityPlan& facility : plan.facilities)
     planned.facilities.push_back(facility.facility);
   context.history.record({.round = plan.round}, planned);
+  // The run's end waits for an evaluation, whether or not anybody can submit a job.
+  if (plan.evaluates)
+    context.first_submissions.note(plan.round, context.services.clock.monotonic());
 }
 
 std::jthread start_thread(const std::function<void()>& body, Clock& clock, std::stop_token stop) {

@@ -296,8 +296,8 @@ class Federation {
     if (is_paused && std::holds_alternative<Submit>(*slot.action))
       result_.violation = slot.name.str() + " is paused and gets a job";
   }
-  // A round that continues without late facilities does so soon after its deadline, unless none was
-  // there.
+  // A round that continues without late facilities does so soon after its deadline. A round of
+  // training has none before its first submission; the evaluation has one from its plan on.
   void judge_the_time(const Slot& slot, int round) {
     if (now_ < began_ + kAfterDeadline) return;
     const Now seen = view(slot, round);

@@ -72,6 +72,20 @@ TEST(RunHistoryState, KeepsTheTimeOfTheRoundsFirstSubmission) {
   EXPECT_EQ(replay(events).rounds.at(1).first_submission_utc, "2026-01-01T00:10:00.000Z");
 }
 
+// Nobody may be able to submit a job of the last model's evaluation.
+TEST(RunHistoryState, TheDeadlineOfAnEvaluationCountsFromItsPlan) {
+  auto events = begun();
+  events.push_back(event("round_planned", 2, "", 0, R"({"facilities":["alba"],"evaluates":true})"));
+  events.back().time_utc = "2026-01-01T00:10:00.000Z";
+  EXPECT_EQ(replay(events).rounds.at(2).first_submission_utc, "2026-01-01T00:10:00.000Z");
+  EXPECT_EQ(replay(events).rounds.at(1).first_submission_utc, "") << "a round of training";
+  events.push_back(event("attempt_opened", 2, "alba", 1));
+  events.push_back(event("submit_intended", 2, "alba", 1));
+  events.push_back(event("submitted", 2, "alba", 1, R"({"job_id":"42"})"));
+  events.back().time_utc = "2026-01-01T00:20:00.000Z";
+  EXPECT_EQ(replay(events).rounds.at(2).first_submission_utc, "2026-01-01T00:10:00.000Z");
+}
+
 TEST(RunHistoryState, KnowsTheMembersOfTheRoundAndOfTheNext) {
   const FacilityName brno("brno"), cesis("cesis");
   RunState run_state = replay(begun());

@@ -439,6 +439,44 @@ TEST_F(Federation, ARestartDoesNotRenewTheDeadline) {
   EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("alba"));
 }
 
+// Only brno measures the last model, and its scheduler accepts no further job.
+TEST_F(Federation, AnEvaluationWithoutASubmissionEndsAtItsDeadline) {
+  on_submit_ = [](const job::JobSpec& spec) {
+    if (spec.training.steps == 0) throw Error(ErrorKind::kBusy, "QOSMaxSubmitJobPerUserLimit");
+  };
+  clock_.on_sleep = [&] {
+    if (clock_.elapsed() > hours(1000)) stop_.request_stop();  // it would not end
+  };
+  EXPECT_EQ(run("policy: {on_missing: skip, deadline: 20h, poll_interval: 1m}\n").rounds_published,
+            1);
+  EXPECT_LT(clock_.elapsed(), hours(30));
+  const history::RunState known = state();
+  EXPECT_TRUE(known.completed);
+  EXPECT_THAT(known.rounds.at(2).facilities.at(FacilityName("brno")).missing.value_or(""),
+              HasSubstr("the round's deadline of 72000 s"));
+}
+
+TEST_F(Federation, ARestartDoesNotRenewTheDeadlineOfAnEvaluation) {
+  const std::string policy = "policy: {on_missing: skip, deadline: 1000h, poll_interval: 1m}\n";
+  // The journal has the times of the wall clock.
+  clock_.advance(Clock::UtcTime(SystemClock().utc()) - clock_.utc());
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.training.steps > 0) return;
+    stop_.request_stop();
+    throw Error(ErrorKind::kBusy, "QOSMaxSubmitJobPerUserLimit");
+  };
+  EXPECT_EQ(test::kind_of([&] { run(policy); }), ErrorKind::kCancelled);
+  stop_ = {};
+  clock_.advance(hours(1001));
+  const auto restarted = clock_.elapsed();
+  clock_.on_sleep = [&] {
+    if (clock_.elapsed() > restarted + hours(100)) stop_.request_stop();
+  };
+  EXPECT_EQ(run(policy).rounds_published, 1);
+  EXPECT_LT(clock_.elapsed() - restarted, hours(1));
+  EXPECT_TRUE(state().completed);
+}
+
 TEST_F(Federation, ARestartWithinTheGraceTimeEndsTheRoundWithIt) {
   const std::string policy =
       "policy: {on_missing: skip, quorum: 1, quorum_grace: 1000h, deadline: 9000h, poll_interval: "

@@ -225,8 +225,9 @@ struct RoundPolicy {
   int quorum = 0;  // facilities that must take part; 0: all, with kSkip at least 1
   // From the quorum to the end of the round, with kSkip and a quorum in the policy; 0: no end.
   std::chrono::seconds quorum_grace{30 * 60};
-  std::chrono::seconds deadline{0};  // from the first submission of a round; 0: none, with kSkip
-                                     // kSkipDeadline; with kWait only a notification
+  // From the first submission of a round, or the plan of the evaluation of the last model; 0: none,
+  // with kSkip kSkipDeadline; with kWait only a notification.
+  std::chrono::seconds deadline{0};
   int max_attempts = 2;  // trainings per facility and round before the facility counts as missing
   std::chrono::milliseconds poll_interval{1000};
   int keep_rounds = 2;   // rounds whose files stay at the facilities

@@ -25,7 +25,7 @@
 namespace xffl::facility {
 
 // The time of each round's first submission by this coordinator, on the monotonic clock, because
-// the wall clock may jump. Thread-safe.
+// the wall clock may jump; of an evaluation, the time of its plan. Thread-safe.
 class FirstSubmissions {
  public:
   void note(int round, Clock::MonotonicTime when) {

@@ -50,11 +50,12 @@ struct FacilityPolicy : config::RoundPolicy {
 
 // The driver's inputs to a step besides the event.
 struct Now {
-  Nanoseconds time{0};                                // monotonic
-  std::optional<Nanoseconds> since_first_submission;  // the round's first, at any facility
-  std::optional<Nanoseconds> since_quorum{};          // since the round has enough updates
-  std::optional<std::string> paused;                  // the reason why a user paused the facility
-  std::optional<std::string> left{};  // the reason why the facility left the run at once
+  Nanoseconds time{0};  // monotonic
+  // The round's first submission, at any facility; of an evaluation, the record of its plan.
+  std::optional<Nanoseconds> since_first_submission;
+  std::optional<Nanoseconds> since_quorum{};  // since the round has enough updates
+  std::optional<std::string> paused;          // the reason why a user paused the facility
+  std::optional<std::string> left{};          // the reason why the facility left the run at once
   // The reason why the facility's next job exceeds a budget (over_budget()).
   std::optional<std::string> over_budget{};
   bool paused_by_budget = false;  // `paused` is a budget's pause, and not a user's
@@ -324,9 +325,9 @@ struct Deadline {
   bool has_passed() const { return left <= Nanoseconds(0); }
   bool is_up() const { return ends_attempts && has_passed(); }
 };
-/// The time left until the end of the round: policy.deadline after its first submission, or
-/// policy.quorum_grace after its quorum, whichever is earlier. None while neither counts. No other
-/// function evaluates these two keys.
+/// The time left until the end of the round: policy.deadline after its first submission (of an
+/// evaluation: after its plan), or policy.quorum_grace after its quorum, whichever is earlier. None
+/// while neither counts. No other function evaluates these two keys.
 std::optional<Deadline> deadline(const FacilityPolicy& policy, const Now& now);
 
 /// The pause before the next check for a report.

@@ -79,7 +79,7 @@ struct Participant {
 struct RoundState {
   bool planned = false;
   bool evaluates = false;            // the round after the last: no training, mean or publication
-  std::string first_submission_utc;  // the start of the deadline
+  std::string first_submission_utc;  // the start of the deadline; of an evaluation: the plan's time
   // Members that left the run at once in this round, with the reason; a later FacilityJoined does
   // not change them.
   std::map<FacilityName, std::string> departed;
