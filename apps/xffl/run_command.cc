@@ -82,7 +82,7 @@ void run_here(const ProjectOptions& options, bool fresh) {
   const run::Outcome outcome = logging_its_end([&] {
     RoundDisplay display(experiment.rounds, folder.live());
     facility::Observer observer = display.observer();
-    observer.on_begin = [&] { observers.begin(); };
+    observer.on_begin = [&](int64_t epoch) { observers.begin(epoch); };
     return run::run_federation(experiment, folder, services, signals.token(), observer);
   });
   std::printf("run %s: %d of %d rounds published\nmodel: %s\nsha256: %s\n", name.str().c_str(),

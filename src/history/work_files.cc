@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "store_parts.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
@@ -94,6 +95,16 @@ fs::path work_name(const fs::path& path, int64_t epoch) {
 std::optional<int64_t> epoch_of(const std::string& name) {
   const auto mark = find_mark(name);
   return mark ? std::optional(mark->epoch) : std::nullopt;
+}
+
+bool is_newest_epoch(const fs::path& journal, int64_t epoch) {
+  if (!fs::exists(journal)) return false;
+  bool is_newest = false;
+  read_snapshot(journal, [&](Database& database) {
+    is_newest = read_epoch(database) == epoch;
+    return std::vector<StoredEvent>();
+  });
+  return is_newest;
 }
 
 void replace_folder(const fs::path& from, const fs::path& to) {

@@ -1,7 +1,5 @@
 #include "hooks.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -12,6 +10,7 @@
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
 #include "xffl/base/process.h"
+#include "xffl/history/work_files.h"
 
 namespace xffl::observe {
 namespace {
@@ -86,17 +85,20 @@ std::string format_hook_event(const std::string& run, const std::string& project
 }
 
 Hooks::Hooks(config::Hooks settings, const history::RunFolder& folder, std::string project,
-             fs::path project_folder)
+             fs::path project_folder, int64_t epoch)
     : settings_(std::move(settings)),
       run_(folder.run().str()),
       project_(std::move(project)),
       project_folder_(std::move(project_folder)),
+      journal_(folder.journal()),
       done_file_(folder.path() / "hooks.done"),
-      follower_(folder.journal(), read_done(done_file_, folder.journal())) {
+      epoch_(epoch),
+      follower_(journal_, read_done(done_file_, journal_)) {
   if (!fs::exists(done_file_)) keep(follower_.seq());
 }
 
 void Hooks::run(bool certain, const std::stop_token& end, const std::stop_token& abort) {
+  if (!is_writer()) return;
   size_t dropped = 0;
   follower_.read(
       [&](const history::StoredEvent& stored) {
@@ -112,11 +114,14 @@ void Hooks::run(bool certain, const std::stop_token& end, const std::stop_token&
     log::warning("hooks are too slow: the oldest events get no program",
                  {{"events", dropped}, {"waiting", waiting_.size()}});
   while (!waiting_.empty() && !end.stop_requested() && !abort.stop_requested()) {
+    if (!is_writer()) return;
     if (!start(waiting_.front(), abort)) return;  // the next coordinator starts it again
     keep(waiting_.front().seq);
     waiting_.pop_front();
   }
 }
+
+bool Hooks::is_writer() const { return history::is_newest_epoch(journal_, epoch_); }
 
 // False when `abort` ended the program.
 bool Hooks::start(const history::RecordedEvent& recorded, const std::stop_token& abort) {
@@ -146,11 +151,11 @@ bool Hooks::start(const history::RecordedEvent& recorded, const std::stop_token&
 }
 
 void Hooks::keep(int64_t seq) {
-  TempFile file(done_file_, "." + std::to_string(::getpid()) + ".tmp");
+  TempFile file(done_file_, history::work_suffix(epoch_) + ".tmp");
   const std::string text = Json{{"schema", 1}, {"seq", seq}}.dump() + "\n";
   write_all(file.fd(), std::as_bytes(std::span(text)), file.path());
   file.sync();
-  file.publish();
+  if (is_writer()) file.publish();
 }
 
 void Hooks::warn(const std::string& problem) {

@@ -13,6 +13,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/exports/prometheus.h"
+#include "xffl/history/work_files.h"
 
 namespace xffl::observe {
 namespace {
@@ -25,8 +26,12 @@ constexpr milliseconds kPatienceAfterStop{4000};
 // The run's figures, kept up to date in a file.
 class PrometheusFile {
  public:
-  PrometheusFile(const Settings& settings, const history::RunFolder& folder)
-      : settings_(settings), run_(folder.run().str()), follower_(folder.journal()) {}
+  PrometheusFile(const Settings& settings, const history::RunFolder& folder, int64_t epoch)
+      : settings_(settings),
+        run_(folder.run().str()),
+        journal_(folder.journal()),
+        epoch_(epoch),
+        follower_(journal_) {}
 
   void look(bool is_last) {
     const auto now = SteadyClock::now();
@@ -45,12 +50,16 @@ class PrometheusFile {
                                        .rounds_planned = settings_.rounds_planned,
                                        .now = SystemClock().utc()};
     if (settings_.credentials) context.credentials = settings_.credentials();
-    exports::write_prometheus(settings_.observe.prometheus, figures_.format(context));
+    const std::string text = figures_.format(context);
+    if (history::is_newest_epoch(journal_, epoch_))
+      exports::write_prometheus(settings_.observe.prometheus, text);
   }
 
  private:
   const Settings& settings_;
   const std::string run_;
+  const std::filesystem::path journal_;
+  const int64_t epoch_;
   JournalFollower follower_;
   exports::RunFigures figures_;
   std::optional<SteadyClock::time_point> written_;
@@ -80,7 +89,8 @@ struct Observers::State {
   std::stop_source end{}, abort{};  // of the threads: finish; leave everything
   std::mutex mutex{};
   std::condition_variable_any changed{};
-  int running = 0;  // threads of hooks
+  int running = 0;    // threads of hooks
+  int64_t epoch = 0;  // of this coordinator, once it holds the run
   std::jthread hooks{}, prometheus{};
 
   void pause() {
@@ -107,7 +117,7 @@ struct Observers::State {
 
   void follow_with_file() {
     bool has_warned = false;
-    PrometheusFile file(settings, folder);
+    PrometheusFile file(settings, folder, epoch);
     const auto look = [&](bool is_last) {
       guarded(has_warned, "the file for Prometheus is not written: the run goes on",
               [&] { file.look(is_last); });
@@ -123,13 +133,15 @@ struct Observers::State {
 Observers::Observers(Settings settings, history::RunFolder folder, std::stop_token stop)
     : state_(new State{std::move(settings), std::move(folder), std::move(stop)}) {}
 
-void Observers::begin() noexcept {
+void Observers::begin(int64_t epoch) noexcept {
   State& state = *state_;
+  state.epoch = epoch;
   bool has_warned = false;
   if (!state.settings.hooks.command.empty())
     guarded(has_warned, "hooks are off", [&] {
-      auto runner = std::make_shared<Hooks>(state.settings.hooks, state.folder,
-                                            state.settings.project, state.settings.project_folder);
+      auto runner =
+          std::make_shared<Hooks>(state.settings.hooks, state.folder, state.settings.project,
+                                  state.settings.project_folder, epoch);
       state.hooks = std::jthread([&state, runner] { state.follow_with_hooks(*runner); });
       const std::lock_guard lock(state.mutex);
       ++state.running;

@@ -293,7 +293,7 @@ std::optional<Outcome> coordinate(const config::Experiment& experiment,
                                   std::stop_token stop, const facility::Observer& observer,
                                   history::RunHistory& history, bool continues) {
   if (!history.state().identity) create_run(experiment, folder, history);
-  if (!continues && observer.on_begin) observer.on_begin();
+  if (!continues && observer.on_begin) observer.on_begin(history.epoch());
   if (history.state().cancelled)
     throw Error(ErrorKind::kFailed, "run " + folder.run().str() +
                                         " was cancelled: start another with `xffl run --new`");

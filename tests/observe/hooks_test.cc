@@ -46,7 +46,7 @@ class HooksTest : public testing::Test {
     config::Hooks settings;
     settings.command = std::move(command);
     settings.timeout = timeout;
-    return Hooks(settings, run_, "p", folder_.path());
+    return Hooks(settings, run_, "p", folder_.path(), store_->epoch());
   }
   // Appends its standard input to the file "got".
   Hooks keeper() { return hooks({"sh", "-c", "cat >> got; echo $XFFL_EVENT >> kinds"}); }
@@ -109,6 +109,36 @@ TEST_F(HooksTest, StartOncePerEventAlsoAcrossCoordinators) {
   Hooks second = keeper();  // the first one was killed between the record and the program
   run(second);
   EXPECT_THAT(texts(), ElementsAre("alba is paused: 1", "alba is paused: 2"));
+}
+
+// The coordinator was frozen while its first hook ran.
+TEST_F(HooksTest, OfACoordinatorThatHasLostItsRunDoNotStart) {
+  Hooks late = hooks({"sh", "-c", "cat >> got; touch first; until [ -e go ]; do sleep 0.02; done"});
+  for (const char* reason : {"1", "2"}) pause(reason);
+  const fs::path done_file = run_.path() / "hooks.done";
+  const std::string done = read_file(done_file, 100);
+  std::unique_ptr<history::Store> successor;
+  std::jthread take_over([&] {
+    EXPECT_TRUE(test::await([&] { return fs::exists(folder_ / "first"); }));
+    fs::remove(run_.journal().string() + ".lock");
+    successor = history::Store::open(run_.journal());
+    std::ofstream(folder_ / "go") << "go";
+  });
+  run(late);
+  take_over.join();
+  run(late);
+  EXPECT_THAT(texts(), ElementsAre("alba is paused: 1"));
+  EXPECT_EQ(read_file(done_file, 100), done);
+  fs::remove(done_file);
+  keeper();
+  EXPECT_FALSE(fs::exists(done_file)) << "the successor's to write";
+
+  write_file_atomic(done_file, done);
+  store_ = std::move(successor);
+  Hooks next = keeper();
+  run(next);
+  EXPECT_THAT(texts(), ElementsAre("alba is paused: 1", "alba is paused: 1", "alba is paused: 2"))
+      << "the first program's end is not on record";
 }
 
 TEST_F(HooksTest, ThatFailAreLoggedOnceAndTheNextEventComes) {

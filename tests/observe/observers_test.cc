@@ -61,7 +61,7 @@ TEST_F(ObserversTest, KeepTheFileUpToDate) {
   {
     Observers observers(settings(), run_, {});
     EXPECT_EQ(text(), "");
-    observers.begin();
+    observers.begin(store_->epoch());
     EXPECT_TRUE(shows("xffl_run_state{state=\"running\"} 1\n"));
     record({1}, history::Published{std::string(64, '1')});
     EXPECT_TRUE(shows("xffl_rounds_published_total 1\n"));
@@ -79,10 +79,25 @@ TEST_F(ObserversTest, KeepTheFileUpToDate) {
 TEST_F(ObserversTest, WriteStoppedWhenTheCoordinatorEndsBeforeItsRun) {
   {
     Observers observers(settings(), run_, {});
-    observers.begin();
+    observers.begin(store_->epoch());
     EXPECT_TRUE(shows("xffl_run_state{state=\"running\"} 1\n"));
   }
   EXPECT_THAT(text(), HasSubstr("xffl_run_state{state=\"stopped\"} 1\n"));
+}
+
+// Prometheus would show a stopped run while its successor works on it.
+TEST_F(ObserversTest, OfACoordinatorThatHasLostItsRunWriteNothing) {
+  std::unique_ptr<history::Store> successor;
+  {
+    Observers late(settings(), run_, {});
+    late.begin(store_->epoch());
+    ASSERT_TRUE(shows("xffl_run_state{state=\"running\"} 1\n"));
+    fs::remove(run_.journal().string() + ".lock");
+    successor = history::Store::open(run_.journal());
+    write_file_atomic(file_, "of the successor\n");
+    successor->append(history::encode({1}, history::Published{std::string(64, '1')}));
+  }
+  EXPECT_EQ(text(), "of the successor\n");
 }
 
 // A hook takes seconds: an event that is recorded meanwhile comes with the next look.
@@ -116,7 +131,7 @@ TEST_F(ObserversTest, WriteTheHeartbeatWithoutEvents) {
   Settings often = settings();
   often.heartbeat = milliseconds(30);
   Observers observers(often, run_, {});
-  observers.begin();
+  observers.begin(store_->epoch());
   ASSERT_TRUE(shows("xffl_heartbeat_timestamp_seconds"));
   const std::string first = text();
   EXPECT_TRUE(test::await([&] { return text() != first; }));
@@ -126,7 +141,7 @@ TEST_F(ObserversTest, WriteNoMoreOftenThanTheInterval) {
   Settings seldom = settings();
   seldom.write_interval = std::chrono::hours(1);
   Observers observers(seldom, run_, {});
-  observers.begin();
+  observers.begin(store_->epoch());
   ASSERT_TRUE(shows("xffl_rounds_published_total 0\n"));
   record({1}, history::Published{std::string(64, '1')});
   std::this_thread::sleep_for(milliseconds(200));
@@ -140,7 +155,7 @@ TEST_F(ObserversTest, WriteTheEndsOfCertificates) {
         {FacilityName("alba"), {*parse_utc("2026-03-01T12:00:00.000Z"), ""}}};
   };
   Observers observers(ending, run_, {});
-  observers.begin();
+  observers.begin(store_->epoch());
   EXPECT_TRUE(shows("xffl_credential_expiry_timestamp_seconds{facility=\"alba\"} 1772366400\n"));
 }
 
@@ -150,7 +165,7 @@ TEST_F(ObserversTest, LogAFileThatCannotBeWrittenOnce) {
   wrong.heartbeat = milliseconds(1);
   {
     Observers observers(wrong, run_, {});
-    observers.begin();
+    observers.begin(store_->epoch());
     std::this_thread::sleep_for(milliseconds(200));
   }
   const std::string log = read_file(folder_ / "log", 1 << 20);
@@ -170,7 +185,7 @@ TEST_F(ObserversTest, EndAHangingHookSoonAfterAStop) {
   auto began = std::chrono::steady_clock::now();
   {
     Observers observers(hanging, run_, stop.get_token());
-    observers.begin();
+    observers.begin(store_->epoch());
     record({1}, history::Published{std::string(64, '1')});
     ASSERT_TRUE(test::await([&] { return fs::exists(folder_ / "started"); }));
     stop.request_stop();
@@ -185,7 +200,7 @@ TEST_F(ObserversTest, SendTheLastEvents) {
   sending.hooks.command = {"sh", "-c", "cat >> got"};
   {
     Observers observers(sending, run_, {});
-    observers.begin();
+    observers.begin(store_->epoch());
     std::this_thread::sleep_for(milliseconds(100));
     record({}, history::RunCompleted{std::string(64, '1')});
   }

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "e2e/project.h"
+#include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 
@@ -109,6 +110,29 @@ TEST_F(ObservedRun, StartsTheHooksOfAKilledCoordinator) {
   ASSERT_EQ(project_.run().exit_code, 0);
   EXPECT_EQ(hooked(), recorded("published run_completed"));
   EXPECT_EQ(hooked().size(), expected.size());
+}
+
+// Its observers would follow the journal of its successor.
+TEST_F(ObservedRun, StartsNoHookAfterATakeOver) {
+  configure(
+      "observe: {prometheus: xffl.prom}\n"
+      "hooks: {on: [published, run_completed], command: [sh, -c, 'cat >> got']}");
+  test::StartedRun frozen =
+      project_.start_run({{"XFFL_FAILPOINT", "journal:stop:participants_frozen"}});
+  ASSERT_TRUE(frozen.await_stop());
+  fs::remove(project_.run_folder() / "journal.db.lock");
+  const ProcessResult second = project_.run();
+  ASSERT_EQ(second.exit_code, 0) << second.err;
+  const fs::path done = project_.run_folder() / "hooks.done",
+                 figures = project_.path() / "xffl.prom";
+  const std::string last_done = read_file(done, 100), last_figures = read_file(figures, 1 << 20);
+  ASSERT_EQ(hooked(), recorded("published run_completed"));
+
+  frozen.signal(SIGCONT);
+  EXPECT_EQ(frozen.finish(), exit_code(ErrorKind::kBusy));
+  EXPECT_EQ(hooked(), recorded("published run_completed"));
+  EXPECT_EQ(read_file(done, 100), last_done);
+  EXPECT_EQ(read_file(figures, 1 << 20), last_figures);
 }
 
 TEST_F(ObservedRun, TellsHooksOfItsStop) {

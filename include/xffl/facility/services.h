@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -43,7 +44,8 @@ struct Services {
 
 // Callbacks for the progress of rounds. Any thread may call them, one call at a time.
 struct Observer {
-  std::function<void()> on_begin{};  // this process holds the run from here on; called once
+  // This process holds the run from here on, as the writer of this epoch; called once.
+  std::function<void(int64_t epoch)> on_begin{};
   std::function<void(int round, const FacilityName&, const std::string& metrics_line)> on_training;
   std::function<void(int round, const std::vector<history::Accepted>&, double seconds)> on_round;
 };

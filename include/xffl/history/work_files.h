@@ -29,6 +29,11 @@ std::filesystem::path work_name(const std::filesystem::path& path, int64_t epoch
 /// The epoch in the name of a work file or folder: 7 for "global.e7.tmp-3"; none for other names.
 std::optional<int64_t> epoch_of(const std::string& name);
 
+/// Whether no later writer than that of `epoch` has opened the journal. Reads without the lock,
+/// also after the store of `epoch` is closed: for threads that act beside the run. False for a
+/// journal that is gone. Throws kCorrupt, kUnsupported, kIo.
+bool is_newest_epoch(const std::filesystem::path& journal, int64_t epoch);
+
 /// Renames the folder `from`, a work name, to `to`. A folder `to` is exchanged with `from` in one
 /// step and then removed under the work name. Durable. Throws kNotFound when `from` is gone, kIo.
 ///

@@ -2,10 +2,12 @@
 //
 // Each observer has a thread of its own, which follows the journal as another reader: the run never
 // waits for it, and no failure of an observer reaches the run. The first failure of each observer
-// is logged as a warning, later ones as debug messages.
+// is logged as a warning, later ones as debug messages. An observer of a coordinator that has lost
+// its run starts and writes nothing more.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -41,8 +43,8 @@ class Observers {
   Observers(const Observers&) = delete;
   Observers& operator=(const Observers&) = delete;
 
-  /// This process holds the run. Never throws.
-  void begin() noexcept;
+  /// This process holds the run, as the writer of `epoch`. Never throws.
+  void begin(int64_t epoch) noexcept;
 
  private:
   struct State;
