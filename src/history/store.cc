@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <mutex>
@@ -203,16 +204,19 @@ class SqliteJournal final : public Store {
     failpoint(FailpointSide::kAfter, index, event.kind);
   }
 
-  // `xffl journal repair` replaces the file, and a stale store would read its own epoch in the
-  // damaged one.
+  // 0: unknown, with the reason in errno.
   static ino_t inode_of(const std::filesystem::path& path) {
     struct stat info {};
     return ::stat(path.c_str(), &info) == 0 ? info.st_ino : 0;
   }
 
+  // `xffl journal repair` replaces the file, and a user may move the run to another disk: a stale
+  // store would read its own epoch in a file that no other coordinator opens.
   bool reads_own_epoch() {
     const ino_t there = inode_of(database_->path());
-    if ((there != 0 && there != inode_) || read_epoch(*database_) != epoch_) taken_over_ = true;
+    is_gone_ = there == 0 && (errno == ENOENT || errno == ENOTDIR);
+    if (is_gone_ || (there != 0 && there != inode_) || read_epoch(*database_) != epoch_)
+      taken_over_ = true;
     return !taken_over_;
   }
 
@@ -221,6 +225,12 @@ class SqliteJournal final : public Store {
   }
 
   [[noreturn]] void throw_taken_over() const {
+    if (is_gone_)
+      throw Error(ErrorKind::kBusy,
+                  "the journal " + database_->path().string() +
+                      " is no longer there: the run was moved or removed while this coordinator "
+                      "worked on it. This one stops and changes nothing more; continue a moved run "
+                      "with `xffl run --workdir FOLDER`, or move it back and run again");
     const std::string holder = lock_holder(database_->path());
     throw Error(ErrorKind::kBusy, "another coordinator has taken the journal " +
                                       database_->path().string() + " over" +
@@ -244,7 +254,8 @@ class SqliteJournal final : public Store {
   std::optional<Mirror> mirror_;
   int64_t epoch_ = 0;
   ino_t inode_ = 0;
-  bool taken_over_ = false;  // another writer has a higher epoch
+  bool taken_over_ = false;  // another writer has a higher epoch, or the journal is gone
+  bool is_gone_ = false;     // from its path
   std::string failure_;      // of the disk; nothing is recorded after it
 };
 

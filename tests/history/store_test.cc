@@ -173,6 +173,37 @@ TEST(Journal, AStaleWriterIsRejectedAtItsNextEvent) {
   EXPECT_EQ(kind_of([&] { Store::open(path); }), ErrorKind::kBusy) << "the fresh one has it";
 }
 
+// As by `mv` to another disk: the first writer keeps the removed files open, and reads its own
+// epoch there for ever.
+TEST(Journal, AWriterWhoseFolderWasMovedIsRejected) {
+  for (const bool file_in_its_place : {false, true}) {
+    const test::TempDir dir;
+    const fs::path folder = dir / "run", moved = dir / "moved";
+    fs::create_directory(folder);
+    const auto stale = Store::open(folder / "journal.db");
+    stale->append({.kind = "run_created"});
+    fs::copy(folder, moved, fs::copy_options::recursive);
+    fs::remove_all(folder);
+    if (file_in_its_place) std::ofstream(folder) << "x";
+    const auto fresh = Store::open(moved / "journal.db");
+    try {
+      stale->check_writer();
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kBusy) << error.what();
+      const std::string text = error.what();
+      for (const std::string& part : {(folder / "journal.db").string(),
+                                      std::string("moved or removed"), std::string("--workdir")})
+        EXPECT_NE(text.find(part), std::string::npos) << text;
+    }
+    EXPECT_FALSE(stale->is_writer());
+    EXPECT_EQ(kind_of([&] { stale->append({.kind = "submit_intended"}); }), ErrorKind::kBusy);
+    EXPECT_NO_THROW(fresh->check_writer());
+    fresh->append({.kind = "run_resumed"});
+    EXPECT_EQ(read_events(moved / "journal.db").size(), 2u);
+  }
+}
+
 // As `xffl status` of a snapshot or an archive.
 TEST(Journal, IsReadOnAReadOnlyFileSystem) {
   const test::TempDir dir;

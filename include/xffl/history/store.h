@@ -64,9 +64,10 @@ class Store {
 
   /// The number of this writer, higher than the number of every earlier writer of this journal.
   virtual int64_t epoch() const = 0;
-  /// Throws kBusy when another writer has taken the journal over, kIo. Reads the database; an
-  /// effect outside the journal calls it right before. After it returned, another writer may take
-  /// over before the effect: see xffl/history/work_files.h.
+  /// Throws kBusy when another writer has taken the journal over or the journal is gone from its
+  /// path (a user has moved the run), kIo. Reads the database; an effect outside the journal calls
+  /// it right before. After it returned, another writer may take over before the effect: see
+  /// xffl/history/work_files.h.
   virtual void check_writer() = 0;
   /// check_writer() as a question. Throws kIo.
   virtual bool is_writer() = 0;
