@@ -310,7 +310,7 @@ std::optional<Outcome> coordinate(const config::Experiment& experiment,
 
   const std::jthread credential_watch = upkeep::start_credential_watch(context);
   const std::jthread purge_guard = upkeep::start_purge_guard(context);
-  const LoginServer login_server(folder.login(),
+  const LoginServer login_server(folder.login(), history,
                                  [&](const FacilityName& name, const remote::Ask& ask) {
                                    const config::Facility& facility = experiment.facility(name);
                                    if (services.log_in) services.log_in(facility, ask);

@@ -18,6 +18,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
+#include "xffl/history/run_history.h"
 #include "xffl/remote/stop_scope.h"
 
 namespace xffl::run {
@@ -116,21 +117,24 @@ uint64_t inode_of(const std::filesystem::path& path) {
 
 }  // namespace
 
-LoginServer::LoginServer(std::filesystem::path socket, LogIn log_in)
+LoginServer::LoginServer(std::filesystem::path socket, history::RunHistory& history, LogIn log_in)
     : path_(std::move(socket)), log_in_(std::move(log_in)) {
+  const std::filesystem::path work = history.work_name(path_);
   try {
-    const Address address(path_);
-    std::error_code none;
-    std::filesystem::remove(path_, none);  // of a killed coordinator: this process holds the run
+    const Address address(work);
     UniqueFd listener = make_socket();
     if (::bind(listener.get(), address.get(), sizeof address.name) != 0 ||
         ::listen(listener.get(), 4) != 0)
       throw system_error("listen at " + path_.string(), errno);
-    std::filesystem::permissions(path_, std::filesystem::perms(0600));
-    inode_ = inode_of(path_);
+    std::filesystem::permissions(work, std::filesystem::perms(0600));
+    inode_ = inode_of(work);
+    history.check_writer();
+    rename_durable(work, path_);  // in place of a killed coordinator's socket
     listener_ = std::move(listener);
     thread_ = std::jthread([this](std::stop_token stop) { serve(stop); });
   } catch (const Error& error) {
+    std::error_code none;
+    std::filesystem::remove(work, none);
     log::warning("`xffl login` cannot reach this run", {{"problem", error.what()}});
   }
 }

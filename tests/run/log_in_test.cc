@@ -9,6 +9,8 @@
 #include "support/failing_call.h"
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
+#include "xffl/history/run_history.h"
+#include "xffl/history/work_files.h"
 
 namespace xffl::run {
 namespace {
@@ -18,9 +20,18 @@ class LogIn : public testing::Test {
   // A path that is longer than a socket's name may be.
   test::TempDir dir_;
   history::RunFolder folder_{dir_.path() / std::string(120, 'x'), RunName("0001")};
+  std::unique_ptr<history::RunHistory> history_;
   std::vector<std::string> seen_;
 
-  LogIn() { std::filesystem::create_directories(folder_.path()); }
+  LogIn() {
+    std::filesystem::create_directories(folder_.path());
+    history_ = std::make_unique<history::RunHistory>(folder_.journal());
+  }
+  // Another coordinator takes the run over.
+  history::RunHistory successor() const {
+    std::filesystem::remove(folder_.journal().string() + ".lock");
+    return history::RunHistory(folder_.journal());
+  }
   LoginServer::LogIn two_factors() {
     return [this](const FacilityName& facility, const remote::Ask& ask) {
       seen_ = {facility.str(), ask("Code: ", false), ask("Name: ", true)};
@@ -36,7 +47,7 @@ class LogIn : public testing::Test {
 };
 
 TEST_F(LogIn, AnswersReachTheCoordinator) {
-  LoginServer desk(folder_.login(), two_factors());
+  LoginServer desk(folder_.login(), *history_, two_factors());
   EXPECT_EQ(std::filesystem::status(folder_.login()).permissions(), std::filesystem::perms(0600));
   EXPECT_TRUE(log_in_as_client("123456"));
   EXPECT_THAT(seen_, testing::ElementsAre("alba", "123456", "ann"));
@@ -45,7 +56,7 @@ TEST_F(LogIn, AnswersReachTheCoordinator) {
 
 TEST_F(LogIn, AnotherUserOfThisMachineIsRefused) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root may become another user";
-  LoginServer desk(folder_.login(), two_factors());
+  LoginServer desk(folder_.login(), *history_, two_factors());
   namespace fs = std::filesystem;
   for (fs::path path = folder_.path(); path != dir_.path().parent_path(); path = path.parent_path())
     fs::permissions(path, fs::perms(0755));
@@ -63,7 +74,7 @@ TEST_F(LogIn, AnotherUserOfThisMachineIsRefused) {
 }
 
 TEST_F(LogIn, TheCoordinatorsErrorReachesTheClient) {
-  LoginServer desk(folder_.login(), two_factors());
+  LoginServer desk(folder_.login(), *history_, two_factors());
   try {
     log_in_as_client("0");
     FAIL() << "no error";
@@ -75,21 +86,41 @@ TEST_F(LogIn, TheCoordinatorsErrorReachesTheClient) {
 
 TEST_F(LogIn, ReturnsFalseWithoutACoordinator) {
   EXPECT_FALSE(log_in_as_client("123456"));
-  { LoginServer desk(folder_.login(), two_factors()); }
+  { LoginServer desk(folder_.login(), *history_, two_factors()); }
   EXPECT_FALSE(std::filesystem::exists(folder_.login()));
   EXPECT_FALSE(log_in_as_client("123456"));
 }
 
 TEST_F(LogIn, AReplacedCoordinatorLeavesTheSocketOfItsSuccessor) {
-  auto replaced = std::make_unique<LoginServer>(folder_.login(), two_factors());
-  LoginServer successor(folder_.login(), two_factors());
+  auto replaced = std::make_unique<LoginServer>(folder_.login(), *history_, two_factors());
+  history::RunHistory fresh = successor();
+  LoginServer desk(folder_.login(), fresh, two_factors());
   replaced.reset();
   EXPECT_TRUE(log_in_as_client("123456"));
 }
 
+// It was frozen before it began to listen.
+TEST_F(LogIn, ALateCoordinatorLeavesTheSocketOfItsSuccessor) {
+  history::RunHistory fresh = successor();
+  LoginServer desk(folder_.login(), fresh, two_factors());
+  { LoginServer late(folder_.login(), *history_, two_factors()); }
+  EXPECT_TRUE(log_in_as_client("123456"));
+  EXPECT_FALSE(std::filesystem::exists(history_->work_name(folder_.login())));
+}
+
+// A coordinator that is frozen after its last check of the run renames a socket that is gone.
+TEST_F(LogIn, ATakeOverRemovesASocketWithoutItsFinalName) {
+  LoginServer desk(folder_.login(), *history_, two_factors());
+  const std::filesystem::path work = history_->work_name(folder_.login());
+  std::filesystem::rename(folder_.login(), work);
+  history::RunHistory fresh = successor();
+  history::take_over_work_files(folder_, 0, fresh.epoch());
+  EXPECT_FALSE(std::filesystem::exists(work));
+}
+
 // A client that disconnects is a failed log-in; the coordinator continues.
 TEST_F(LogIn, AClientThatDisconnectsHarmsNothing) {
-  LoginServer desk(folder_.login(), two_factors());
+  LoginServer desk(folder_.login(), *history_, two_factors());
   EXPECT_THROW(log_in_through_coordinator(folder_, FacilityName("alba"),
                                           [](const std::string&, bool) -> std::string {
                                             throw Error(ErrorKind::kUsage, "no terminal");

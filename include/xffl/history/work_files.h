@@ -7,7 +7,7 @@
 // - A coordinator writes files under names with its own epoch. The rename of a complete work file
 //   changes another name, after check_writer(). Two other changes are no renames: retention removes
 //   old models and updates under their final names, each after check_writer(), and the server of
-//   `xffl login` replaces login.sock.
+//   `xffl login` removes login.sock at its end, after it has compared the socket with its own.
 // - A coordinator first moves away the work files of all earlier epochs (take_over_work_files()). A
 //   rename whose check succeeded before the take-over then fails, because its source is gone; a
 //   check after the take-over fails.

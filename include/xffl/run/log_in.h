@@ -25,7 +25,8 @@ class LoginServer {
   /// Logs in to a facility; throws Error.
   using LogIn = std::function<void(const FacilityName&, const remote::Ask&)>;
 
-  LoginServer(std::filesystem::path socket, LogIn log_in);
+  /// `history`: of the run. A coordinator that has lost the run leaves `socket` to its successor.
+  LoginServer(std::filesystem::path socket, history::RunHistory& history, LogIn log_in);
   ~LoginServer();
   LoginServer(const LoginServer&) = delete;
 
