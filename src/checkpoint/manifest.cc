@@ -257,11 +257,11 @@ Manifest make_manifest(const fs::path& folder, uint64_t chunk_bytes,
 
 void verify_folder(const fs::path& folder, const Manifest& manifest) {
   const std::set<std::string> names = list_files(folder);
-  std::set<std::string> expected;
+  std::set<std::string> expected{part_name(std::string(kManifestName))};
   for (const ManifestFile& file : manifest.files) {
     if (!names.contains(file.name))
       reject(folder, "the manifest's file '" + file.name + "' is missing");
-    expected.insert(file.name);
+    expected.insert({file.name, part_name(file.name)});
   }
   for (const std::string& name : names) {
     if (!expected.contains(name))

@@ -188,7 +188,9 @@ ModelPush::Moved ModelPush::push_model(const fs::path& model, const Manifest& ma
   return at_the_facility([&] {
     const auto send = compares ? transfer::repair : transfer::push;
     const auto began = clock.monotonic();
-    const uint64_t bytes = send({*site_.session, *site_.bulk}, model, manifest, to, stop,
+    transfer::Endpoint facility(*site_.session, *site_.bulk);
+    facility.before_change = [this] { site_.context.history.check_writer(); };
+    const uint64_t bytes = send(facility, model, manifest, to, stop,
                                 site_.progress(compares ? "comparing and pushing" : "pushing", to))
                                .moved_bytes;
     return Moved{bytes, std::chrono::duration<double>(clock.monotonic() - began).count()};

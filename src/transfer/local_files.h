@@ -30,9 +30,7 @@ inline constexpr size_t kBatchFiles = 64;
 // From this size on, the queries for copies and free space are worth their round trips.
 inline constexpr uint64_t kMinQueryBytes = 16u << 20;
 
-/// The name of a part file. A manifest's file names never start with '.', so no part name equals a
-/// file name.
-inline std::string part_name(const std::string& name) { return "." + name + ".part"; }
+using checkpoint::part_name;
 
 /// The manifest in `text`; empty when the text is damaged.
 std::optional<checkpoint::Manifest> parse_if_intact(const std::string& text,

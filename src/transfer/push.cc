@@ -83,7 +83,7 @@ struct Upload {
   void run(uint64_t part_bytes) {
     for (const Range& range : missing(part_bytes)) {
       meter.check("pushing " + part.str());
-      facility.bulk.upload(
+      facility.bulk_for_change().upload(
           part, range.begin, range.end - range.begin,
           [&](uint64_t offset, std::span<std::byte> out) {
             local.read(offset, out);
@@ -183,15 +183,15 @@ void send_file(const Endpoint& facility, const std::filesystem::path& from,
   const LocalFile local(from / file.name, file);
   const bool usable = part_info && part_info->type == remote::FileInfo::Type::kRegular &&
                       part_info->size_bytes <= file.size_bytes;
-  if (part_info && !usable) facility.bulk.remove_tree(part);
+  if (part_info && !usable) facility.bulk_for_change().remove_tree(part);
   try {
     Upload{facility, local, file, chunk_bytes, part, meter}.run(usable ? part_info->size_bytes : 0);
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kRejected) facility.bulk.remove_tree(part);
+    if (error.kind() == ErrorKind::kRejected) facility.bulk_for_change().remove_tree(part);
     throw;
   }
   facility.bulk.sync(part);
-  facility.bulk.rename(part, to / file.name);
+  facility.bulk_for_change().rename(part, to / file.name);
 }
 
 constexpr size_t kMaxSiblingFolders = 8;
@@ -347,18 +347,20 @@ class Push {
     std::optional<Manifest> earlier = manifest_at(std::string(kManifestName));
     bool has_plan = remote_[plan_name_].info.has_value();
     if (earlier) {
-      facility_.control.rename(complete_, plan_);  // incomplete while its files may change
+      // The folder is incomplete while its files may change.
+      facility_.control_for_change().rename(complete_, plan_);
       has_plan = true;
     } else {
-      if (remote_[std::string(kManifestName)].info) facility_.control.remove_tree(complete_);
+      if (remote_[std::string(kManifestName)].info)
+        facility_.control_for_change().remove_tree(complete_);
       earlier = manifest_at(plan_name_);
     }
     const bool same_plan = earlier && *earlier == manifest_;
     if (!same_plan) remove_different(earlier.value_or(Manifest{}));
-    if (!same_plan && has_plan) facility_.control.remove_tree(plan_);
+    if (!same_plan && has_plan) facility_.control_for_change().remove_tree(plan_);
     for (const ManifestFile& file : manifest_.files)
       if (remote_[file.name].info && !is_present(file))
-        facility_.control.remove_tree(to_ / file.name);
+        facility_.control_for_change().remove_tree(to_ / file.name);
     return same_plan;
   }
 
@@ -373,8 +375,8 @@ class Push {
       for (const std::string& name : {file, part_name(file)}) {
         const auto seen = remote_.find(name);
         if (seen != remote_.end() && !seen->second.info) continue;
-        facility_.control.remove_tree(
-            to_ / name);  // present, or unknown because only the earlier manifest lists the file
+        // The file is present, or unknown because only the earlier manifest lists the file.
+        facility_.control_for_change().remove_tree(to_ / name);
         remote_[name] = {};
       }
   }
@@ -388,7 +390,7 @@ class Push {
       if (!named.info) continue;
       const std::string part = part_name(file.name);
       if (file.size_bytes > kSmallFileBytes) {
-        facility_.control.rename(to_ / file.name, to_ / part);
+        facility_.control_for_change().rename(to_ / file.name, to_ / part);
         remote_[part] = named;
       }
       named = {};
@@ -398,22 +400,23 @@ class Push {
   // Removes files that the manifest does not list: a verification of the folder would reject an
   // unlisted file.
   void remove_unlisted() {
-    facility_.control.make_dirs(to_);
+    facility_.control_for_change().make_dirs(to_);
     std::set<std::string> listed{plan_name_};
     for (const ManifestFile& file : manifest_.files)
       listed.insert({file.name, part_name(file.name)});
     for (const std::string& name : facility_.control.list(to_))
       if (!listed.contains(name) && name.find('/') == std::string::npos && !name.empty() &&
           name != "." && name != "..")
-        facility_.control.remove_tree(to_ / name);
+        facility_.control_for_change().remove_tree(to_ / name);
   }
 
   // Links files that the facility already holds and checks its free space. Returns the files to
   // send.
   Files prepare(const Files& files) {
-    facility_.control.make_dirs(to_);
+    facility_.control_for_change().make_dirs(to_);
     // A repair links nothing: a copy may be a hard link to the same damaged file.
-    const Files linked = verify_ ? Files() : link_copies(facility_.control, to_, files);
+    const Files linked =
+        verify_ ? Files() : link_copies(facility_.control_for_change(), to_, files);
     Files rest;
     uint64_t needed = 0;
     for (const ManifestFile* file : files) {
@@ -442,7 +445,7 @@ class Push {
 
   void put(const std::vector<remote::NewFile>& files) {
     meter_.check("pushing to " + to_.str());
-    facility_.control.put_files(to_, files);
+    facility_.control_for_change().put_files(to_, files);
     for (const remote::NewFile& file : files)
       if (file.name != kManifestName && file.name != plan_name_) meter_.moved(file.bytes.size());
   }
@@ -472,7 +475,7 @@ class Push {
       if (!is_small(file))
         send_file(facility_, from_, *file, manifest_.chunk_bytes, to_,
                   remote_[part_name(file->name)].info, meter_);
-    facility_.control.rename(plan_, complete_);
+    facility_.control_for_change().rename(plan_, complete_);
   }
 
   const Endpoint& facility_;

@@ -261,6 +261,15 @@ TEST_F(VerifyFolder, RejectsMissingAndExtraFiles) {
   EXPECT_THAT(error_of(), HasSubstr("'c' is not in the manifest"));
 }
 
+// A frozen coordinator continued its push after another one had completed the folder.
+TEST_F(VerifyFolder, AcceptsUnfinishedFilesOfAPush) {
+  write_text(dir_ / ".a.part", "ab");
+  write_text(dir_ / ".manifest.json.part", "{");
+  EXPECT_NO_THROW(verify_folder(dir_.path(), manifest_));
+  write_text(dir_ / ".c.part", "");
+  EXPECT_THAT(error_of(), HasSubstr("'.c.part' is not in the manifest"));
+}
+
 TEST_F(VerifyFolder, RejectsASymbolicLink) {
   test::TempDir outside;
   fs::rename(dir_ / "a", outside / "a");

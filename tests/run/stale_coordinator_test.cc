@@ -14,19 +14,23 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::hours;
 
-// A session of this machine that calls `on_remove` before each removal, and `on_free_bytes` before
-// each answer about the free space.
+// A session of this machine that calls `on_remove` before each removal, `on_free_bytes` before each
+// answer about the free space, and `on_stat` before each look at a file.
 class WatchedSession final : public remote::Session {
  public:
   explicit WatchedSession(
-      std::function<void(const RemotePath&)> on_remove, std::function<void()> on_free_bytes = [] {})
-      : on_remove_(std::move(on_remove)), on_free_bytes_(std::move(on_free_bytes)) {}
+      std::function<void(const RemotePath&)> on_remove, std::function<void()> on_free_bytes = [] {},
+      std::function<void(const RemotePath&)> on_stat = [](const RemotePath&) {})
+      : on_remove_(std::move(on_remove)),
+        on_free_bytes_(std::move(on_free_bytes)),
+        on_stat_(std::move(on_stat)) {}
 
   remote::CommandResult run(const std::vector<std::string>& argv, const std::string& text,
                             std::chrono::milliseconds timeout, std::stop_token stop) override {
     return inner_->run(argv, text, timeout, stop);
   }
   std::optional<remote::FileInfo> stat(const RemotePath& path) override {
+    on_stat_(path);
     return inner_->stat(path);
   }
   size_t read(const RemotePath& path, uint64_t offset, std::span<std::byte> out) override {
@@ -52,6 +56,7 @@ class WatchedSession final : public remote::Session {
   const std::shared_ptr<remote::Session> inner_ = remote::make_local_session();
   const std::function<void(const RemotePath&)> on_remove_;
   const std::function<void()> on_free_bytes_;
+  const std::function<void(const RemotePath&)> on_stat_;
 };
 
 class StaleCoordinator : public test::SmallFederation {
@@ -79,6 +84,21 @@ TEST_F(StaleCoordinator, RemovesNoModel) {
             ErrorKind::kBusy);
   EXPECT_TRUE(taken);
   EXPECT_THAT(models, testing::IsEmpty());
+}
+
+// Another coordinator takes the run over while the coordinator looks for the files of a model.
+TEST_F(StaleCoordinator, PushesNoModel) {
+  fs::path model;
+  sessions_["alba"] = std::make_shared<WatchedSession>(
+      [](const RemotePath&) {}, [] {},
+      [&](const RemotePath& path) {
+        if (!model.empty() || path.filename() != ".manifest.json.part") return;
+        model = path.parent().str();
+        take_over();
+      });
+  EXPECT_EQ(test::kind_of([&] { run("policy: {evaluate_last: false}\n"); }), ErrorKind::kBusy);
+  EXPECT_FALSE(model.empty());
+  EXPECT_TRUE(!fs::exists(model) || fs::is_empty(model)) << model;
 }
 
 // Another coordinator takes the run over between the record of a submission and the submission,

@@ -87,6 +87,35 @@ TEST_F(Push, SendsAllFilesWhenTheManifestIsDamaged) {
   expect_complete();
 }
 
+// The coordinator has lost its run: another one works on the folder, or its job reads it.
+TEST_F(Push, ChangesNothingWhenItsCallerRefusesTheFirstChange) {
+  const auto expect_refusal = [&](bool compares, const std::string& state) {
+    Endpoint endpoint(link_);
+    endpoint.before_change = [] { throw Error(ErrorKind::kBusy, "another has the run"); };
+    const Files before = remote_files(facility_, to_.str());
+    const checkpoint::Manifest manifest = manifest_of(files_, kChunk);
+    EXPECT_EQ(test::kind_of([&] {
+                if (compares)
+                  repair(endpoint, dir_ / "model", manifest, to_, {});
+                else
+                  push(endpoint, dir_ / "model", manifest, to_, {});
+              }),
+              ErrorKind::kBusy)
+        << state;
+    EXPECT_TRUE(remote_files(facility_, to_.str()) == before) << state;
+  };
+  facility_.make_dirs(to_);
+  expect_refusal(false, "an empty folder");
+  link_.drop_after(6'000'000);
+  error_of([&] { push_now(); });
+  link_.reconnect();
+  expect_refusal(false, "the plan and a part of a file");
+  push_now();
+  expect_refusal(true, "a complete folder");
+  change("config.json", "{ }\n");
+  expect_refusal(false, "an earlier model");
+}
+
 // The files fill three messages; the names of files and part files fill two queries.
 TEST_F(Push, SendsManySmallFiles) {
   files_.clear();

@@ -109,8 +109,13 @@ Manifest read_manifest(const std::filesystem::path& folder);
 Manifest write_manifest(const std::filesystem::path& folder,
                         const std::vector<ManifestFile>& known = {});
 
+/// The name of the part file of a transfer that has not ended: ".a.part" for "a". A manifest's file
+/// names never start with '.', so no part name equals a file name.
+inline std::string part_name(const std::string& name) { return "." + name + ".part"; }
+
 /// Throws kRejected unless `folder` holds exactly the manifest's files (and manifest.json) with
-/// their sizes and hashes.
+/// their sizes and hashes. Files with a part_name() of these names are no damage: a coordinator
+/// that was frozen during its push may leave them in a folder that its successor has completed.
 void verify_folder(const std::filesystem::path& folder, const Manifest& manifest);
 
 }  // namespace xffl::checkpoint

@@ -32,6 +32,17 @@ struct Endpoint {
   remote::Session& bulk;
   // False: the facility hashes nothing. A resumed push then reads back the bytes that are there.
   bool may_hash = true;
+  // A push calls it before each change at the facility; an error of it ends the push. May be empty.
+  std::function<void()> before_change{};
+
+  remote::Session& control_for_change() const { return after_check(control); }
+  remote::Session& bulk_for_change() const { return after_check(bulk); }
+
+ private:
+  remote::Session& after_check(remote::Session& session) const {
+    if (before_change) before_change();
+    return session;
+  }
 };
 
 struct Progress {
