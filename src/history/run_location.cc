@@ -10,6 +10,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 #include "xffl/history/run_history.h"
+#include "xffl/history/work_files.h"
 
 namespace xffl::history {
 namespace {
@@ -69,6 +70,8 @@ void check_location(RunHistory& history, const RunFolder& folder) {
 
 bool adopt_run(const RunFolder& folder) {
   RunHistory history(folder.journal());
+  take_over_work_files(folder, first_round_in_work(history), history.epoch(),
+                       UnfinishedFiles::kLeave);
   const std::optional<RunLocation> before = history.state().location;
   const RunLocation now = location_of(folder.path());
   if (before == now) return false;

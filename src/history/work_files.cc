@@ -14,6 +14,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
+#include "xffl/history/run_history.h"
 
 namespace xffl::history {
 
@@ -123,7 +124,12 @@ void replace_folder(const fs::path& from, const fs::path& to) {
   fs::remove_all(from);
 }
 
-void take_over_work_files(const RunFolder& folder, int first_round, int64_t epoch) {
+int first_round_in_work(const RunHistory& history) {
+  return std::max(0, history.done().rounds_published - 1);
+}
+
+void take_over_work_files(const RunFolder& folder, int first_round, int64_t epoch,
+                          UnfinishedFiles unfinished) {
   for_each_work_file(folder, first_round, [&](const fs::path& path, const Mark& mark) {
     if (mark.epoch >= epoch) return;
     const std::string name = path.filename().string();
@@ -135,7 +141,7 @@ void take_over_work_files(const RunFolder& folder, int first_round, int64_t epoc
                           fs::exists(work_name(path.parent_path() / kUpdate, epoch));
     if (name.substr(0, mark.begin) == kUpdate && is_whole && !fs::exists(own)) {
       rename_durable(path, own);
-      if (fs::is_directory(own)) copy_unfinished_files(own);
+      if (unfinished == UnfinishedFiles::kCopy && fs::is_directory(own)) copy_unfinished_files(own);
       return;
     }
     fs::remove_all(path);

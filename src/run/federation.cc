@@ -252,11 +252,6 @@ void create_run(const config::Experiment& experiment, const history::RunFolder& 
                                          .config_sha256 = sha256_hex(text)});
 }
 
-// Models of the last published round are packed for the next round.
-int first_round_in_work(const history::RunHistory& history) {
-  return std::max(0, history.done().rounds_published - 1);
-}
-
 // The error of a coordinator that has lost its run, else `error`: after a take-over, files may be
 // absent and facilities may answer in many ways.
 Error cause_of(const Error& error, const history::RunFolder& folder, history::RunHistory& history) {
@@ -264,7 +259,7 @@ Error cause_of(const Error& error, const history::RunFolder& folder, history::Ru
     history.check_writer();
   } catch (const Error& taken_over) {
     if (taken_over.kind() != ErrorKind::kBusy) return error;
-    history::remove_work_files(folder, first_round_in_work(history), history.epoch());
+    history::remove_work_files(folder, history::first_round_in_work(history), history.epoch());
     return taken_over;
   }
   return error;
@@ -298,7 +293,7 @@ std::optional<Outcome> coordinate(const config::Experiment& experiment,
     throw Error(ErrorKind::kFailed, "run " + folder.run().str() +
                                         " was cancelled: start another with `xffl run --new`");
   if (!history.state().completed) history::check_location(history, folder);
-  history::take_over_work_files(folder, first_round_in_work(history), history.epoch());
+  history::take_over_work_files(folder, history::first_round_in_work(history), history.epoch());
   accept_changes(experiment, folder, history);
   const history::RunState before = history.state();
   if (!continues && !before.completed && (!before.rounds.empty() || before.stopped))
@@ -365,7 +360,7 @@ facility::StagedScript stage_job(const config::Experiment& experiment,
     throw Error(ErrorKind::kUsage,
                 "run " + folder.run().str() + " has ended: `xffl run --new` " + "starts another");
   history::check_location(history, folder);
-  history::take_over_work_files(folder, first_round_in_work(history), history.epoch());
+  history::take_over_work_files(folder, history::first_round_in_work(history), history.epoch());
   accept_changes(experiment, folder, history);
   history::StatusFile live(folder.live(), services.clock, &history);
   const facility::Observer none;

@@ -10,6 +10,7 @@
 #include "xffl/base/log.h"
 #include "xffl/facility/driver.h"
 #include "xffl/history/run_folder.h"
+#include "xffl/history/work_files.h"
 #include "xffl/run/federation.h"
 
 namespace xffl::run {
@@ -93,6 +94,8 @@ void act_here(const config::Experiment& experiment, const history::RunFolder& fo
   if (!run_state.identity || run_state.completed || run_state.cancelled)
     throw Error(ErrorKind::kNotFound, "run " + folder.run().str() + " has ended");
   history::check_location(history, folder);
+  history::take_over_work_files(folder, history::first_round_in_work(history), history.epoch(),
+                                history::UnfinishedFiles::kLeave);
   const facility::Observer none;
   history::StatusFile live(folder.live(), services.clock, &history);
   facility::Context context{experiment, folder, services, none, history, live, *run_state.identity};

@@ -105,6 +105,24 @@ TEST(RunLocation, ARunOnAnotherDiskIsMovedOnlyWithoutAJournalThere) {
   EXPECT_EQ(history.state().location, location_of(folder.path()));
 }
 
+// A frozen coordinator then renames a file that is gone.
+TEST(RunLocation, AnAdoptionTakesOverTheWorkFiles) {
+  const test::TempDir dir;
+  const RunFolder folder(dir.path(), RunName("0001"));
+  make_dirs(folder.path());
+  RunLocation before = location_of(folder.path());
+  ++before.inode;
+  fs::path work;
+  {
+    RunHistory history(folder.journal());
+    history.record({}, RunPlaced{before, /*adopted=*/false});
+    work = history.work_name(folder.config());
+  }
+  write_file_atomic(work, "late");
+  EXPECT_TRUE(adopt_run(folder));
+  EXPECT_FALSE(fs::exists(work));
+}
+
 TEST(RunLocation, ResolvesLinks) {
   const test::TempDir dir;
   make_dirs(dir / "a");

@@ -126,6 +126,24 @@ TEST_F(WorkFiles, OfEarlierEpochsAreRemovedEverywhereExceptForUpdates) {
   EXPECT_TRUE(fs::exists(alba / "report.json"));
 }
 
+// Copies of a large update would delay a command and need space.
+TEST_F(WorkFiles, ACommandLeavesTheCopiesToTheNextCoordinator) {
+  const fs::path alba = folder_.facility(2, FacilityName("alba"));
+  const auto part = [&](int epoch) {
+    return alba / ("update.e" + std::to_string(epoch)) / ".model.safetensors.part";
+  };
+  make_dirs(part(1).parent_path());
+  write_file_atomic(part(1), "half");
+  const UniqueFd open = open_file(part(1), O_WRONLY);
+  take_over_work_files(folder_, 2, 2, UnfinishedFiles::kLeave);
+  EXPECT_FALSE(fs::exists(part(1)));
+  ASSERT_EQ(::pwrite(open.get(), "LATE", 4, 0), 4);  // of the frozen coordinator
+  EXPECT_EQ(read_file(part(2), 100), "LATE") << "the same file";
+  take_over_work_files(folder_, 2, 3);
+  ASSERT_EQ(::pwrite(open.get(), "last", 4, 0), 4);
+  EXPECT_EQ(read_file(part(3), 100), "LATE");
+}
+
 TEST_F(WorkFiles, AStaleHistoryPublishesNothing) {
   make_dirs(folder_.path());
   RunHistory stale(folder_.journal());

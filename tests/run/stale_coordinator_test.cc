@@ -155,6 +155,27 @@ TEST_F(StaleCoordinator, WritesNoModelAndNoBlockHashes) {
   EXPECT_EQ(read_file(global / "model.safetensors", 1 << 20), "damaged");
 }
 
+// It was frozen before the rename that publishes a model; a user then cancels or pauses the run.
+TEST_F(StaleCoordinator, RenamesNothingAfterAUsersCommand) {
+  const std::string policy = "policy: {on_missing: fail, max_attempts: 1, evaluate_last: false}\n";
+  rejected_["brno"] = "there is no such account";
+  EXPECT_EQ(test::kind_of([&] { run(policy); }), ErrorKind::kFailed);
+  using Kind = history::Request::Kind;
+  for (const history::Request& request :
+       {history::Request{Kind::kPause, {FacilityName("alba")}, "maintenance"},
+        history::Request{Kind::kCancel, {}, "enough"}}) {
+    fs::path work;
+    {
+      const history::RunHistory stale(run_folder().journal());
+      work = stale.work_name(run_folder().current());
+    }
+    fs::create_symlink("r0001/global", work);
+    facility::Services made = services();
+    operate(experiment(policy), run_folder(), made, request, std::chrono::seconds(1));
+    EXPECT_FALSE(fs::is_symlink(work)) << work;
+  }
+}
+
 // It publishes round 1 when the other coordinator has published round 2.
 TEST_F(StaleCoordinator, LeavesTheCurrentModelAlone) {
   const config::Experiment parsed = experiment("policy: {evaluate_last: false}\n", 2);

@@ -8,9 +8,9 @@
 //   changes another name, after check_writer(). Two other changes are no renames: retention removes
 //   old models and updates under their final names, each after check_writer(), and the server of
 //   `xffl login` removes login.sock at its end, after it has compared the socket with its own.
-// - A coordinator first moves away the work files of all earlier epochs (take_over_work_files()). A
-//   rename whose check succeeded before the take-over then fails, because its source is gone; a
-//   check after the take-over fails.
+// - A coordinator, or a command that writes to the journal, first moves away the work files of all
+//   earlier epochs (take_over_work_files()). A rename whose check succeeded before the take-over
+//   then fails, because its source is gone; a check after the take-over fails.
 #pragma once
 
 #include <cstdint>
@@ -41,11 +41,19 @@ bool is_newest_epoch(const std::filesystem::path& journal, int64_t epoch);
 /// gets a removal and a rename instead.
 void replace_folder(const std::filesystem::path& from, const std::filesystem::path& to);
 
+/// The first round whose folders may hold work files: models of the last published round are packed
+/// for the next round.
+int first_round_in_work(const RunHistory& history);
+
+/// A frozen coordinator may still write to the unfinished files of an update. A coordinator
+/// continues with copies of these files; a command leaves the copies to the next coordinator.
+enum class UnfinishedFiles { kCopy, kLeave };
+
 /// Takes over the work files of epochs before `epoch` in the run's folder and in the folders of
 /// round 0 and of the rounds from `first_round` on: removes them, except for fetched updates, which
-/// get a name of `epoch`. A frozen coordinator may still write to an update's unfinished files, so
-/// that this coordinator continues with copies of these files.
-void take_over_work_files(const RunFolder& folder, int first_round, int64_t epoch);
+/// get a name of `epoch`. Each process that opens a RunHistory calls it.
+void take_over_work_files(const RunFolder& folder, int first_round, int64_t epoch,
+                          UnfinishedFiles unfinished = UnfinishedFiles::kCopy);
 /// Removes the work files of `epoch` itself: those of a coordinator that has lost its run. Best
 /// effort.
 void remove_work_files(const RunFolder& folder, int first_round, int64_t epoch);
