@@ -106,6 +106,10 @@ class FacilityDriver::Impl {
     Step next = resume();
     for (int failures = 0;;) {
       const Kept kept = keep_all(next.records);
+      if (kept.script) {
+        next = without_script(std::move(next.machine), kept.script->what());
+        continue;
+      }
       if (kept.problem) pause_after(*kept.problem, ++failures, stop);
       if (!kept.all) {
         next = resume();
@@ -135,6 +139,7 @@ class FacilityDriver::Impl {
     Step next = resume();
     for (;;) {
       const Kept kept = keep_all(next.records);
+      if (kept.script) throw *kept.script;
       if (kept.problem) throw Error(ErrorKind::kIo, *kept.problem);
       if (!kept.all) {
         next = resume();
@@ -393,19 +398,33 @@ class FacilityDriver::Impl {
                 Resumed{}, now_with_budget());
   }
 
+  // A user may correct the template while the round goes on: the machine stays ahead of the intent
+  // to submit, which is not on record, and retries as for any trouble of the facility.
+  Step without_script(FacilityMachine machine, const std::string& problem) const {
+    machine.known = known();
+    machine.phase = Pushing{};
+    return step(policy_, std::move(machine), Unreachable{problem}, now_with_budget());
+  }
+
   struct Kept {
     bool all = true;
     std::optional<std::string> problem{};
+    std::optional<Error> script{};
   };
   /// Writes the records up to an error of this machine (a full disk, no free file descriptor),
-  /// which may pass, or to a submission that a job of another facility has pushed over the run's
-  /// budget. An error of the journal itself throws.
+  /// which may pass, to a submission that a job of another facility has pushed over the run's
+  /// budget, or to a submission without a script, because the facility's template is wrong or
+  /// absent. An error of the journal itself throws.
   Kept keep_all(const std::vector<Record>& records) {
     for (const Record& record : records) {
       history::Event event = record.event;
       try {
         complete(record.attempt, event);
       } catch (const Error& error) {
+        const bool of_template =
+            error.kind() == ErrorKind::kConfig || error.kind() == ErrorKind::kNotFound;
+        if (of_template && std::holds_alternative<history::SubmitIntended>(event))
+          return {.all = false, .script = error};
         if (error.kind() != ErrorKind::kIo) throw;
         return {false, error.what()};
       } catch (const std::filesystem::filesystem_error& error) {

@@ -35,10 +35,12 @@ std::optional<history::TrainingProgress> progress_of(const std::string& line,
 }  // namespace
 
 std::string FacilityJob::script(int attempt) const {
-  return job_script(
-      site_.settings, site_.spec(attempt), name({site_.plan.round, attempt}), site_.folder(attempt),
-      site_.context.services.programs,
-      next_attempt_folder(site_.context.experiment, site_.facility, site_.plan.round));
+  return with_context("the job script cannot be made until its template is corrected", [&] {
+    return job_script(
+        site_.settings, site_.spec(attempt), name({site_.plan.round, attempt}),
+        site_.folder(attempt), site_.context.services.programs,
+        next_attempt_folder(site_.context.experiment, site_.facility, site_.plan.round));
+  });
 }
 
 std::string FacilityJob::name(AttemptNumber attempt) const {
@@ -77,7 +79,12 @@ history::SubmitIntended FacilityJob::prepare_submission(int attempt) {
 
 JobId FacilityJob::submit(int attempt, std::stop_token stop) {
   submit::JobRequest wanted = request(attempt);
-  wanted.script = script(attempt);
+  try {
+    wanted.script = script(attempt);
+  } catch (const Error& error) {  // the template has changed since the intent: no rejected job
+    if (error.kind() != ErrorKind::kConfig && error.kind() != ErrorKind::kNotFound) throw;
+    throw Error(ErrorKind::kIo, error.what());
+  }
   site_.context.history.check_writer();
   return site_.scheduler->submit(wanted, stop);
 }

@@ -163,7 +163,9 @@ class FacilityJob {
   explicit FacilityJob(Site& site) : site_(site) {}
 
   /// Renders the script into the run folder. Returns the event to record before the submission.
+  /// Throws kConfig or kNotFound for a wrong or absent template.
   history::SubmitIntended prepare_submission(int attempt);
+  /// Throws kIo for a wrong or absent template; no job exists then.
   JobId submit(int attempt, std::stop_token stop);
   /// The attempt's script for a submission by hand, without its command.
   StagedScript staged(int attempt) const;

@@ -15,6 +15,7 @@
 #include "xffl/base/scrub.h"
 #include "xffl/base/sha256.h"
 #include "xffl/config/load.h"
+#include "xffl/facility/job_script.h"
 #include "xffl/history/work_files.h"
 #include "xffl/run/log_in.h"
 #include "xffl/run/stop_rules.h"
@@ -218,6 +219,15 @@ void cancel_now(facility::Context& context, std::stop_token stop) {
 
 namespace {
 
+// A mistake in a template ends a command ahead of its first connection.
+void require_script(const config::Experiment& experiment, const FacilityName& facility,
+                    const facility::Services& services) {
+  with_context("the job script of " + facility.str(), [&] {
+    return facility::render_script(experiment, facility::preview_state(), facility, 1,
+                                   services.programs);
+  });
+}
+
 // Records the changes that a run permits (access to facilities, the jobs' resources, waits).
 void accept_changes(const config::Experiment& experiment, const history::RunFolder& folder,
                     history::RunHistory& history) {
@@ -292,6 +302,11 @@ std::optional<Outcome> coordinate(const config::Experiment& experiment,
   if (history.state().cancelled)
     throw Error(ErrorKind::kFailed, "run " + folder.run().str() +
                                         " was cancelled: start another with `xffl run --new`");
+  if (!continues && !history.state().completed) {
+    const auto left = history.state().left;
+    for (const config::Facility& facility : experiment.facilities)
+      if (!left.contains(facility.name)) require_script(experiment, facility.name, services);
+  }
   if (!history.state().completed) history::check_location(history, folder);
   history::take_over_work_files(folder, history::first_round_in_work(history), history.epoch());
   accept_changes(experiment, folder, history);
@@ -336,10 +351,13 @@ void make_run_folder(const history::RunFolder& folder) {
 
 // The project's xffl.yaml, or `known` when it cannot continue the run.
 config::Experiment read_again(const config::Experiment& known, const history::RunFolder& folder,
-                              const history::RunHistory& history) {
+                              const history::RunHistory& history,
+                              const facility::Services& services) {
   try {
     config::Experiment experiment = config::load_experiment(known.project_folder);
     require_same_training(experiment, folder, history.state());
+    for (const config::Facility& facility : experiment.facilities)
+      if (!has_facility(known, facility.name)) require_script(experiment, facility.name, services);
     return experiment;
   } catch (const Error& error) {
     log::warning("the round begins without its new facility: correct xffl.yaml",
@@ -362,6 +380,7 @@ facility::StagedScript stage_job(const config::Experiment& experiment,
   history::check_location(history, folder);
   history::take_over_work_files(folder, history::first_round_in_work(history), history.epoch());
   accept_changes(experiment, folder, history);
+  require_script(experiment, facility, services);
   history::StatusFile live(folder.live(), services.clock, &history);
   const facility::Observer none;
   facility::Context context{
@@ -389,7 +408,7 @@ Outcome run_federation(const config::Experiment& experiment, const history::RunF
     for (bool continues = false;; continues = true) {
       if (auto outcome = coordinate(present, folder, services, stop, observer, history, continues))
         return *std::move(outcome);
-      present = read_again(present, folder, history);
+      present = read_again(present, folder, history, services);
     }
   } catch (const Error& error) {
     const Error cause = cause_of(error, folder, history);

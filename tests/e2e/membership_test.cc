@@ -164,6 +164,22 @@ TEST_F(Membership, ANewFacilityJoinsARunningCoordinator) {
   EXPECT_EQ(project_.count_events("facility_joined"), 1);
 }
 
+TEST_F(Membership, ANewFacilityWithAWrongTemplateHoldsUpNoOther) {
+  auto run = project_.start_held_run();
+  add_facility("cesis");
+  write_file_atomic(project_.path() / "wrong.sh", "{{acount}}\n");
+  std::string yaml = read_file(project_.path() / "xffl.yaml", 1 << 20);
+  const std::string section = "  cesis:\n";
+  yaml.insert(yaml.find(section) + section.size(), "    template: wrong.sh\n");
+  write_file_atomic(project_.path() / "xffl.yaml", yaml);
+  const ProcessResult joined = command({"join", "cesis"});
+  ASSERT_EQ(joined.exit_code, 0) << joined.err;
+  project_.release();
+  EXPECT_EQ(run.finish(), 0) << read_file(project_.log(), 1 << 20);
+  EXPECT_THAT(participants(2), ElementsAre("alba", "brno"));
+  EXPECT_THAT(read_file(project_.log(), 1 << 20), HasSubstr("wrong.sh:1: "));
+}
+
 TEST_F(Membership, ANewFacilityJoinsAtTheNextStart) {
   auto run = project_.start_held_run();
   run.kill();

@@ -38,6 +38,11 @@ const std::string kLora =
     "training: {steps_per_round: 4, batch_size: 2, micro_batch_size: 2, lora: {rank: 2, alpha: 4, "
     "target_modules: [q_proj]}}\n";
 
+// A user's job templates for Slurm; the third line of the second one names no value.
+const std::string kOwnTemplate =
+    "#!/bin/bash\n{{sbatch options}}\ncd {{quote folder}} # {{nonce}}\n{{words launch}}\n";
+const std::string kWrongTemplate = "#!/bin/bash\n{{sbatch options}}\n# {{acount}}\n";
+
 class Federation : public test::SmallFederation {
  protected:
   history::RunState state() const {
@@ -77,6 +82,23 @@ class Federation : public test::SmallFederation {
   facility::StagedScript stage(const history::RunFolder& folder) {
     facility::Services made = services();
     return stage_job(experiment(""), folder, made, FacilityName("alba"), {});
+  }
+  // brno's job script has a template of its own.
+  config::Experiment with_own_template(const std::string& sections) {
+    facility_keys_ = "scheduler: slurm, slurm: {time: 1h}, ";
+    write_file_atomic(own_template(), kOwnTemplate);
+    config::Experiment parsed = experiment(sections);
+    parsed.facilities.at(1).template_file = own_template();
+    return parsed;
+  }
+  fs::path own_template() const { return folder_ / "own.sbatch"; }
+  // A user restores brno's template an hour from now.
+  void restore_template_after_an_hour() {
+    const auto restored = std::make_shared<std::atomic<bool>>(false);
+    clock_.on_sleep = [this, restored, until = clock_.elapsed() + hours(1)] {
+      if (clock_.elapsed() > until && !restored->exchange(true))
+        write_file_atomic(own_template(), kOwnTemplate);
+    };
   }
 };
 
@@ -611,9 +633,7 @@ TEST_F(Federation, LeftoverCancellationsShareALimit) {
 
 // A job of the shipped template writes its start before anything else.
 TEST_F(Federation, AFailedJobOfAnOwnTemplateUsesItsWholeWalltime) {
-  write_file_atomic(folder_ / "own.sbatch",
-                    "#!/bin/bash\n{{sbatch options}}\ncd {{quote folder}} # {{nonce}}\n"
-                    "{{words launch}}\n");
+  write_file_atomic(own_template(), kOwnTemplate);
   ends_["brno"] = {.state = submit::JobState::kEnded};
   const auto used = [&](const std::string& key) {
     facility_keys_ = "scheduler: slurm, slurm: {nodes: 2, time: 1h}, " + key;
@@ -624,7 +644,7 @@ TEST_F(Federation, AFailedJobOfAnOwnTemplateUsesItsWholeWalltime) {
         .node_seconds(FacilityName("brno"));
   };
   EXPECT_EQ(used(""), 0) << "it never started";
-  EXPECT_EQ(used("template: " + (folder_ / "own.sbatch").string() + ", "), 2 * 3600);
+  EXPECT_EQ(used("template: " + own_template().string() + ", "), 2 * 3600);
 }
 
 TEST_F(Federation, ASpentBudgetLeavesOutTheEvaluationOfTheLastModel) {
@@ -944,6 +964,86 @@ TEST_F(Federation, ACancelledRunStagesNoJob) {
   cancel("");
   EXPECT_THAT(test::message_of(ErrorKind::kUsage, [&] { stage(run_folder()); }),
               HasSubstr("run 0001 has ended"));
+}
+
+// --- Job templates ---
+
+TEST_F(Federation, AWrongOrAbsentTemplateIsRejectedAheadOfAnyConnection) {
+  const config::Experiment parsed = with_own_template("policy: {evaluate_last: false}\n");
+  std::atomic<int> connections = 0;
+  facility::Services made = services();
+  made.connect =
+      made.connect_transfer = [&](const config::Facility&) -> std::shared_ptr<remote::Session> {
+    ++connections;
+    return std::make_shared<test::DeadSession>();
+  };
+  const auto start = [&] {
+    run_federation(parsed, run_folder(), made, stop_.get_token(), observer_);
+  };
+  write_file_atomic(own_template(), kWrongTemplate);
+  const auto says_where = testing::AllOf(HasSubstr("the job script of brno: "),
+                                         HasSubstr("own.sbatch:3: "), HasSubstr("acount"));
+  EXPECT_THAT(test::message_of(ErrorKind::kConfig, start), says_where);
+  EXPECT_THAT(
+      test::message_of(ErrorKind::kConfig,
+                       [&] { stage_job(parsed, run_folder(), made, FacilityName("brno"), {}); }),
+      says_where);
+  fs::remove(own_template());
+  EXPECT_THAT(test::message_of(ErrorKind::kNotFound, start), HasSubstr("own.sbatch"));
+  EXPECT_EQ(connections, 0);
+  EXPECT_TRUE(state().rounds.empty());
+  write_file_atomic(own_template(), kOwnTemplate);
+  EXPECT_EQ(run(parsed).rounds_published, 1);
+}
+
+// A user spoils brno's template while the round goes on.
+TEST_F(Federation, ATemplateThatTurnsWrongCostsItsFacilityTheRoundOnly) {
+  const config::Experiment parsed = with_own_template(kLeavesOutLateOnes);
+  let_brno_begin_after_alba();
+  on_begin_ = [this, wait = on_begin_](const std::string& facility) {
+    wait(facility);
+    if (facility == "brno") write_file_atomic(own_template(), kWrongTemplate);
+  };
+  log::set_file(folder_ / "log");
+  EXPECT_EQ(run(parsed).rounds_published, 1);
+  log::set_file({});
+  const history::RoundState round = state().rounds.at(1);
+  EXPECT_THAT(round.participant_names(), ElementsAre("alba"));
+  const history::FacilityState brno = round.facilities.at(FacilityName("brno"));
+  EXPECT_THAT(brno.missing.value_or(""), HasSubstr("own.sbatch:3: "));
+  ASSERT_EQ(brno.attempts.size(), 1u);
+  EXPECT_TRUE(brno.attempts.front().pushed);
+  EXPECT_FALSE(brno.attempts.front().submit_intended);
+  EXPECT_THAT(read_file(folder_ / "log", 1 << 20), HasSubstr("a facility needs you"));
+}
+
+// A missing facility would end the round of all.
+TEST_F(Federation, ATemplateThatComesBackDelaysItsFacilityOnly) {
+  const config::Experiment parsed =
+      with_own_template("policy: {on_missing: fail, evaluate_last: false}\n");
+  on_begin_ = [this](const std::string& facility) {
+    if (facility == "brno") fs::remove(own_template());
+  };
+  restore_template_after_an_hour();
+  EXPECT_EQ(run(parsed).rounds_published, 1);
+  EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("alba", "brno"));
+  EXPECT_EQ(state().rounds.at(1).facilities.at(FacilityName("brno")).attempts.size(), 1u);
+  EXPECT_EQ(jobs_of("brno").size(), 1u);
+}
+
+// The scheduler defers the submission, and the template is gone at the next try.
+TEST_F(Federation, ATemplateThatIsGoneAfterTheIntentToSubmitIsNoRejection) {
+  const config::Experiment parsed = with_own_template("policy: {evaluate_last: false}\n");
+  bool deferred = false;
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.key.facility != "brno" || std::exchange(deferred, true)) return;
+    fs::remove(own_template());
+    throw Error(ErrorKind::kBusy, "the limit of jobs in the queue");
+  };
+  restore_template_after_an_hour();
+  EXPECT_EQ(run(parsed).rounds_published, 1);
+  EXPECT_EQ(state().rounds.at(1).facilities.at(FacilityName("brno")).attempts.size(), 1u);
+  EXPECT_EQ(jobs_of("brno").size(), 2u) << "the deferred submission, and the job";
 }
 
 // A password must not reach another facility.
