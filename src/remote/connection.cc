@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "known_hosts.h"
@@ -41,6 +42,7 @@ Connection::Connection(SessionPtr session, std::string name, SshTimeouts timeout
       heard_(SteadyClock::now()),
       asked_(heard_),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!wake_) throw system_error("make an event for the connection to " + name_, errno);
   ssh_set_counters(session_.get(), &traffic_, nullptr);
   event_ = ssh_event_new();
   if (event_ == nullptr || ssh_event_add_session(event_, session_.get()) != SSH_OK)

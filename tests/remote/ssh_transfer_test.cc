@@ -7,14 +7,17 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <thread>
 #include <utility>
 
 #include "connector.h"
 #include "ssh_test.h"
+#include "support/failing_call.h"
 #include "support/refused_threads.h"
 #include "upload_flow.h"
 
@@ -25,6 +28,26 @@ using testing::HasSubstr;
 using namespace std::chrono_literals;
 using SteadyClock = std::chrono::steady_clock;
 using SshTransfer = SshTest;
+
+// Without it the connection would notice its threads' writes only every few seconds.
+TEST_F(SshTransfer, NeedsAnEventDescriptor) {
+  constexpr int kSkipped = 77;
+  test::Sshd sshd;
+  const int code = test::in_child([&] {
+    const auto session = make_ssh_session(sshd.settings());
+    if (!test::fail_calls(SYS_eventfd2, EMFILE)) return kSkipped;
+    try {
+      session->stat(RemotePath("/"));
+      return 1;
+    } catch (const Error& error) {
+      const bool is_named =
+          std::string(error.what()).find("Too many open files") != std::string::npos;
+      return error.kind() == ErrorKind::kIo && is_named ? 0 : 2;
+    }
+  });
+  if (code == kSkipped) GTEST_SKIP() << "no system call filters here";
+  EXPECT_EQ(code, 0);
+}
 
 // With one channel no other traffic wakes a writer that missed an event.
 TEST_F(SshTransfer, ALoneWriterMissesNoEvent) {
