@@ -1,4 +1,7 @@
+#include <sys/resource.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -52,6 +55,17 @@ auto logging_its_end(Body&& body) {
   }
 }
 
+// A facility takes up to 20 descriptors with a jump host and further connections, and the usual
+// soft limit is 1024. Jobs on this machine and hooks inherit the new limit. Some programs close all
+// possible descriptors when they start: a limit of a million would cost them seconds.
+void raise_descriptor_limit() {
+  constexpr rlim_t kMost = 65'536;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, kMost));
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 observe::Settings observers_of(const config::Experiment& experiment) {
   return {.observe = experiment.observe,
           .hooks = experiment.hooks,
@@ -66,6 +80,7 @@ void run_here(const ProjectOptions& options, bool fresh) {
   const config::Experiment experiment = config::load_experiment(options.project);
   const RunName name = run_to_continue(options, fresh);
   const history::RunFolder folder(options.runs(), name);
+  raise_descriptor_limit();
   if (!std::filesystem::exists(folder.global(0)))
     require_model(experiment);  // a later round starts from the run's own model
   make_dirs(folder.path());

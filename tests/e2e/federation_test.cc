@@ -1,8 +1,10 @@
 // Whole federations through the real program: results and messages, with and without faults.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <iostream>
@@ -453,6 +455,23 @@ TEST(Federation, LeavesNoZombies) {
   };
   EXPECT_TRUE(test::await([&] { return zombies() == 0; }));
   for (const char* name : {"alba", "brno"}) project.release(name, 4);
+  EXPECT_EQ(run.finish(), 0);
+}
+
+// Shells and service managers usually begin programs with a soft limit of 1024.
+TEST(Federation, RaisesItsSoftLimitOfFileDescriptors) {
+  Project project;
+  project.set_rounds(1);
+  rlimit before{}, raised{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{.rlim_cur = 256, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  auto run = project.start_held_run();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_EQ(::prlimit(run.pid(), RLIMIT_NOFILE, nullptr, &raised), 0);
+  EXPECT_EQ(raised.rlim_cur, std::min<rlim_t>(before.rlim_max, 65'536));
+  EXPECT_EQ(raised.rlim_max, before.rlim_max);
+  project.release();
   EXPECT_EQ(run.finish(), 0);
 }
 
