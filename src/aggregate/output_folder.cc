@@ -81,6 +81,7 @@ OutputFolder::OutputFolder(fs::path out, std::vector<checkpoint::TensorSpec> ten
   temp_ = out_.parent_path() /
           (temp_prefix(out_) + std::to_string(::getpid()) + "-" + std::to_string(ticks));
   for (const checkpoint::TensorSpec& spec : tensors) total_bytes_ += spec.num_bytes();
+  fs::remove_all(temp_);  // of a failed attempt, which had no file descriptor for its removal
   make_dirs(temp_);
   try {
     open_shard();

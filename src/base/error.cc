@@ -47,9 +47,11 @@ void Error::add_context(std::string_view context) {
 
 Error system_error(std::string_view operation, int error_number) {
   ErrorKind kind = error_number == ENOENT ? ErrorKind::kNotFound : ErrorKind::kIo;
-  return Error(kind, "cannot " + std::string(operation) + ": " +
-                         std::generic_category().message(error_number) + " (errno " +
-                         std::to_string(error_number) + ")");
+  return Error(kind,
+               "cannot " + std::string(operation) + ": " +
+                   std::generic_category().message(error_number) + " (errno " +
+                   std::to_string(error_number) + ")",
+               error_number);
 }
 
 }  // namespace xffl

@@ -1,7 +1,9 @@
 // How it works: one thread per facility drives the facility's part, and each thread records its own
 // events.
 #include <algorithm>
+#include <cerrno>
 #include <exception>
+#include <filesystem>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -136,6 +138,36 @@ std::vector<history::Accepted> train_everywhere(facility::Context& context,
   return accepted;
 }
 
+bool lacks_descriptors(int error_number) {
+  return error_number == EMFILE || error_number == ENFILE;
+}
+
+// The drivers survive a lack of file descriptors, and so does the mean: this program or another one
+// closes its files again.
+std::vector<history::Accepted> publish_patiently(facility::Context& context,
+                                                 const plan::RoundPlan& plan,
+                                                 const std::vector<history::Accepted>& accepted,
+                                                 const std::stop_token& stop) {
+  constexpr std::chrono::seconds kPause(10);
+  for (bool logged = false;; logged = true) {
+    std::string problem;
+    try {
+      return publish_round(context, plan, accepted);
+    } catch (const Error& error) {
+      if (!lacks_descriptors(error.error_number())) throw;
+      problem = error.what();
+    } catch (const std::filesystem::filesystem_error& error) {
+      if (!lacks_descriptors(error.code().value())) throw;
+      problem = error.what();
+    }
+    if (!logged)
+      log::warning("this machine does not answer as expected: will retry",
+                   {{"round", plan.round}, {"problem", problem}});
+    if (!context.services.clock.sleep(kPause, stop))
+      throw Error(ErrorKind::kCancelled, "stopped while this machine lacked file descriptors");
+  }
+}
+
 // Damage of an input ends the mean. The drivers then fetch damaged updates again, and a facility
 // that has lost its update trains again.
 std::vector<history::Accepted> train_and_publish(facility::Context& context,
@@ -145,7 +177,7 @@ std::vector<history::Accepted> train_and_publish(facility::Context& context,
   for (int tries = 1;; ++tries) {
     const std::vector<history::Accepted> accepted = train_everywhere(context, plan, stop);
     try {
-      return publish_round(context, plan, accepted);
+      return publish_patiently(context, plan, accepted, stop);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kCorrupt || tries == kTries) throw;
       log::warning("an input of the round's mean is damaged: restoring it",

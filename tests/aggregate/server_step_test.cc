@@ -93,6 +93,19 @@ TEST_F(ServerStep, OnlyDeadProcessesLoseTheirTemporaryFolders) {
   EXPECT_FALSE(std::filesystem::exists(dead));
 }
 
+// The attempt failed for want of file descriptors, and could not remove its files either.
+TEST_F(ServerStep, TakesNoFileOfAnEarlierAttemptOfThisProcess) {
+  const auto master = write_model(dir_ / "master", {{"w", {{1}, {1}}}});
+  const Input delta = input("delta", {{"w", {{1}, {2}}}});
+  const std::string ticks = std::to_string(process_start_ticks(::getpid()).value());
+  const auto earlier = dir_ / ("m1.tmp-" + std::to_string(::getpid()) + "-" + ticks);
+  std::filesystem::create_directory(earlier);
+  write_file_atomic(earlier / "vocab.json", "half");
+  server_step(master, {delta}, true, Dtype::kF32, dir_ / "m1", dir_ / "g1");
+  EXPECT_FALSE(std::filesystem::exists(earlier));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "m1/vocab.json"));
+}
+
 TEST_F(ServerStep, WeightsReplaceTheMaster) {
   const auto master = write_model(dir_ / "master", {{"w", {{2}, {100, 100}}}});
   const Input a = input("a", {{"w", {{2}, {1, 2}}}}, 1);

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 
 #include "support/await.h"
 #include "support/failing_call.h"
+#include "support/faulty_session.h"
 #include "support/forwarding_scheduler.h"
 #include "support/thrown.h"
 #include "xffl/facility/driver.h"
@@ -1044,6 +1046,43 @@ TEST_F(Federation, ATemplateThatIsGoneAfterTheIntentToSubmitIsNoRejection) {
   EXPECT_EQ(run(parsed).rounds_published, 1);
   EXPECT_EQ(state().rounds.at(1).facilities.at(FacilityName("brno")).attempts.size(), 1u);
   EXPECT_EQ(jobs_of("brno").size(), 2u) << "the deferred submission, and the job";
+}
+
+// --- File descriptors ---
+
+// The lack begins with the last action of the last facility, and ends during the first pause.
+TEST_F(Federation, AMeanWaitsForFileDescriptors) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const auto allow = [&](rlim_t count) {
+    const rlimit limit{.rlim_cur = count, .rlim_max = before.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  };
+  const std::shared_ptr<void> restored_at_the_end(nullptr, [&](void*) { allow(before.rlim_cur); });
+  const auto local = remote::make_local_session();
+  std::atomic<int> ended = 0;
+  std::atomic<bool> lacks = false, waited = false;
+  for (const char* name : {"alba", "brno"}) {
+    const auto session = std::make_shared<test::FaultySession>(*local);
+    session->after_stat = [&](const RemotePath& path) {
+      if (path.filename() != plan::kMetricsFile || ++ended != 2) return;
+      lacks = true;
+      allow(3);  // standard input and outputs
+    };
+    sessions_[name] = session;
+  }
+  clock_.on_sleep = [&] {
+    if (!lacks.exchange(false)) return;
+    waited = true;
+    allow(before.rlim_cur);
+  };
+  log::set_file(folder_ / "log");
+  EXPECT_EQ(run("policy: {evaluate_last: false}\n").rounds_published, 1);
+  log::set_file({});
+  EXPECT_TRUE(waited);
+  EXPECT_EQ(master_weight(1), 1.0f / 8 + 0.5f);
+  EXPECT_THAT(read_file(folder_ / "log", 1 << 20),
+              HasSubstr("this machine does not answer as expected: will retry"));
 }
 
 // A password must not reach another facility.

@@ -37,9 +37,12 @@ int exit_code(ErrorKind kind);
 
 class Error : public std::exception {
  public:
-  Error(ErrorKind kind, std::string message) : kind_(kind), message_(std::move(message)) {}
+  Error(ErrorKind kind, std::string message, int error_number = 0)
+      : kind_(kind), message_(std::move(message)), error_number_(error_number) {}
 
   ErrorKind kind() const { return kind_; }
+  /// The errno of a failed system call; 0 for any other error.
+  int error_number() const { return error_number_; }
   const char* what() const noexcept override { return message_.c_str(); }
 
   /// Prepends `context` and ": " to the message.
@@ -48,6 +51,7 @@ class Error : public std::exception {
  private:
   ErrorKind kind_;
   std::string message_;
+  int error_number_;
 };
 
 /// An Error for a failed system call: "cannot `operation`: <strerror> (errno N)". ENOENT becomes
