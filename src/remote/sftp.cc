@@ -27,6 +27,7 @@ constexpr int kMaxDepth = 64;
 // Old servers answer with at most kReadBytes. The reads in flight are 8 MiB together.
 constexpr uint32_t kReadBytes = 64u << 10;
 constexpr size_t kReadsInFlight = 128;
+constexpr size_t kAnswerBytes = kReadBytes + 16;  // with the head of the packet
 constexpr size_t kWriteBytes = 128u << 10, kPortableWriteBytes = 32u << 10;  // of one request
 constexpr int kWritesInFlight = 32;
 constexpr size_t kSftpBlockBytes = 256u << 10;
@@ -54,8 +55,7 @@ FileInfo read_attributes(WireReader& in) {
 
 Sftp::Sftp(std::shared_ptr<Connection> connection, const std::stop_token& stop)
     : name_(connection->name()),
-      channel_(Channel::sftp(connection, deadline_in(connection->timeouts().operation), stop)),
-      arrived_(kWindowBytes) {
+      channel_(Channel::sftp(connection, deadline_in(connection->timeouts().operation), stop)) {
   start(stop);
 }
 
@@ -75,7 +75,7 @@ void Sftp::start(const std::stop_token& stop) {
   length = head.u32();
   if (length < 5 || length > kMaxPacketBytes || head.u8() != kVersion)
     protocol_error("the answer is not SFTP: '" + log::printable(packet, 100) + "'");
-  begin_ += 4 + length;
+  consume(4 + length);
   WireReader in(std::string_view(packet).substr(5, length - 1), "SFTP's version");
   in.u32();
   while (!in.done()) {
@@ -96,16 +96,36 @@ void Sftp::protocol_error(const std::string& problem) {
   throw Error(ErrorKind::kUnsupported, "SFTP at " + name_ + ": " + problem);
 }
 
+// The buffer has room for the outstanding answers: 64 KiB for a request, up to the 8 MiB of a
+// window for a download, because libssh 0.10 opens the window only as far as the buffer reaches.
+// Behind an unread part that fills the buffer, a longer answer needs more.
+void Sftp::make_room() {
+  const size_t outstanding = static_cast<size_t>(std::max(waiting_, 1));
+  const size_t longer = end_ < arrived_.size() ? 0 : 2 * end_;
+  const size_t room = std::max(std::min(kWindowBytes, outstanding * kAnswerBytes), longer);
+  if (room > arrived_.size()) arrived_.resize(room);
+}
+
+// A session keeps idle clients for days, one or two for each facility, so that a client without
+// outstanding answers holds no buffer.
+void Sftp::consume(size_t num_bytes) {
+  begin_ += num_bytes;
+  if (begin_ < end_ || waiting_ > 0) return;
+  begin_ = end_ = 0;
+  arrived_ = std::vector<std::byte>();
+}
+
 void Sftp::fill(const std::stop_token& stop, Deadline deadline) {
   if (begin_ > 0) {
     std::memmove(arrived_.data(), arrived_.data() + begin_, end_ - begin_);
     end_ -= begin_;
     begin_ = 0;
   }
+  make_room();
   try {
     const size_t n =
         channel_.read(std::span(arrived_).subspan(end_), std::min(deadline, operation_deadline()),
-                      stop, "waiting for an answer about files", kWindowBytes);
+                      stop, "waiting for an answer about files", arrived_.size());
     if (n == 0) throw Error(ErrorKind::kRemote, "SFTP at " + name_ + " ended without an answer");
     end_ += n;
   } catch (const Error&) {
@@ -126,8 +146,8 @@ Sftp::Reply Sftp::receive(const std::stop_token& stop, Deadline deadline) {
   reply.type = in.u8();
   reply.id = in.u32();
   reply.payload = in.rest().substr(0, length - 5);
-  begin_ += 4 + length;
   --waiting_;
+  consume(4 + length);
   return reply;
 }
 

@@ -79,6 +79,8 @@ class Sftp {
                    std::span<const std::byte> tail = {}, Deadline deadline = kWhileMoving);
   Reply call(uint8_t type, const WireWriter& body, const std::stop_token& stop = {});
   bool complete() const;
+  void make_room();
+  void consume(size_t num_bytes);
   // The next answer, to any of the requests.
   Reply receive(const std::stop_token& stop, Deadline deadline = kWhileMoving);
   void fill(const std::stop_token& stop, Deadline deadline);
@@ -105,8 +107,8 @@ class Sftp {
   std::string name_;
   Channel channel_;
   std::set<std::string> extensions_;
-  std::vector<std::byte> arrived_;
-  size_t begin_ = 0, end_ = 0;  // the unread part of arrived_
+  std::vector<std::byte> arrived_;  // empty while no answer is outstanding
+  size_t begin_ = 0, end_ = 0;      // the unread part of arrived_
   uint32_t next_id_ = 1;
   int waiting_ = 0;  // outstanding answers
   bool broken_ = false;

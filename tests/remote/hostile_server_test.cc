@@ -266,6 +266,21 @@ TEST_F(HostileServerTest, AListingThatNeverEndsIsRejected) {
   }
 }
 
+// An answer that is longer than the room for an ordinary one.
+TEST_F(HostileServerTest, ALongListingInOneAnswerIsWhole) {
+  constexpr int kNames = 15'000;  // about 300 KB
+  all({.on_request = [listed =
+                          false](const SftpPacket& request) mutable -> std::optional<std::string> {
+        if (request.type != test::kSftpReaddir) return std::nullopt;
+        return std::exchange(listed, true) ? test::sftp_status(request.id, 1)
+                                           : name_answer(request.id, kNames);
+      }},
+      "sftp");
+  const auto session = make_ssh_session(settings(false));
+  EXPECT_EQ(session->list(RemotePath("/tmp")).size(), static_cast<size_t>(kNames));
+  EXPECT_TRUE(session->stat(RemotePath(file_.string())));
+}
+
 TEST_F(HostileServerTest, AnAnswerOfTwoGibibytesIsRejected) {
   all({.on_request = [](const SftpPacket& request) -> std::optional<std::string> {
         if (request.type != test::kSftpLstat) return std::nullopt;

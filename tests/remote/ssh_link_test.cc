@@ -37,6 +37,28 @@ class SshLink : public SshTest {
     }
     return settings;
   }
+  // The memory that further sessions hold after a few calls, in KiB for each.
+  static long resident_kib_of_an_idle_session(const SshSettings& settings) {
+    std::vector<std::shared_ptr<Session>> sessions;
+    const auto connect = [&] {
+      const auto& session = sessions.emplace_back(make_ssh_session(settings));
+      const RemotePath file(settings.known_hosts.string());
+      EXPECT_TRUE(session->stat(file));
+      EXPECT_FALSE(read_text(*session, file, 100'000).empty());
+    };
+    connect();  // loads the libraries' tables
+    const long before = resident_kib();
+    constexpr long kFurther = 5;
+    for (int i = 0; i < kFurther; ++i) connect();
+    return (resident_kib() - before) / kFurther;
+  }
+  // Memory of this process that no file backs.
+  static long resident_kib() {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);)
+      if (line.starts_with("RssAnon:")) return std::stol(line.substr(8));
+    throw std::runtime_error("/proc/self/status has no RssAnon");
+  }
 };
 
 TEST_F(SshLink, RunsCommandsWithInputAndExitCodes) {
@@ -395,6 +417,16 @@ TEST_F(SshLink, ManyThreadsShareOneConnection) {
     });
   threads.clear();
   EXPECT_EQ(sshd.connections(), 1);
+}
+
+// A coordinator keeps a session to each of a hundred facilities for days. A window's buffer would
+// be 8 MiB.
+TEST_F(SshLink, AnIdleSessionHoldsNoBufferOfAWindow) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers allocate additional memory";
+#endif
+  test::Sshd sshd;
+  EXPECT_LT(resident_kib_of_an_idle_session(sshd.settings()), 2048);
 }
 
 // A busy Lustre may need minutes for one folder, longer than a command may run.
