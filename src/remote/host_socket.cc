@@ -5,12 +5,14 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "known_hosts.h"
@@ -81,6 +83,40 @@ bool wait_readable(int fd, const std::stop_token& stop) {
   }
   return false;
 }
+
+// The buffer of a whole window, 16 MiB, as address space. Only the pages that a read has filled
+// take memory: libssh 0.10 opens the window only as far as the buffer reaches, but an idle tunnel,
+// which lasts as long as its connection, reads a few bytes at a time.
+class WindowBuffer {
+ public:
+  WindowBuffer()
+      : begin_(::mmap(nullptr, kForwardWindowBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    if (begin_ == MAP_FAILED) throw system_error("allocate the buffer of a tunnel", errno);
+    // A huge page would take 2 MiB for the first byte. Best effort: a kernel may lack huge pages.
+    ::madvise(begin_, kForwardWindowBytes, MADV_NOHUGEPAGE);
+  }
+  ~WindowBuffer() { ::munmap(begin_, kForwardWindowBytes); }
+  WindowBuffer(const WindowBuffer&) = delete;
+  WindowBuffer& operator=(const WindowBuffer&) = delete;
+
+  std::span<std::byte> bytes() const {
+    return {static_cast<std::byte*>(begin_), kForwardWindowBytes};
+  }
+  /// Tells the buffer that a read has filled its first `num_bytes`. The first small read after
+  /// large ones frees the pages behind the first block.
+  void filled(size_t num_bytes) {
+    if (num_bytes > kForwardBlockBytes)
+      is_large_ = true;
+    else if (std::exchange(is_large_, false))
+      ::madvise(bytes().data() + kForwardBlockBytes, kForwardWindowBytes - kForwardBlockBytes,
+                MADV_DONTNEED);
+  }
+
+ private:
+  void* const begin_;
+  bool is_large_ = false;
+};
 
 bool send_all(int fd, std::span<const std::byte> bytes, const std::stop_token& stop) {
   const auto deadline = std::chrono::steady_clock::now() + kSendTimeout;
@@ -160,12 +196,13 @@ void Tunnel::send_loop(const std::stop_token& stop) {
 }
 
 void Tunnel::receive_loop(const std::stop_token& stop) {
-  std::vector<std::byte> block(kForwardWindowBytes);
   try {
+    WindowBuffer buffer;
     for (;;) {
-      const size_t n = channel_.read(block, deadline_in(kForever), stop,
+      const size_t n = channel_.read(buffer.bytes(), deadline_in(kForever), stop,
                                      "forwarding bytes from the next host", kForwardWindowBytes);
-      if (n == 0 || !send_all(far_.get(), std::span(block).first(n), stop)) break;
+      buffer.filled(n);
+      if (n == 0 || !send_all(far_.get(), buffer.bytes().first(n), stop)) break;
     }
   } catch (const Error& error) {
     log::debug("a tunnel ended", {{"why", error.what()}});

@@ -429,6 +429,15 @@ TEST_F(SshLink, AnIdleSessionHoldsNoBufferOfAWindow) {
   EXPECT_LT(resident_kib_of_an_idle_session(sshd.settings()), 2048);
 }
 
+// A tunnel through a jump host has a window of 16 MiB.
+TEST_F(SshLink, AnIdleSessionThroughAJumpHostHoldsNoBufferOfAWindow) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers allocate additional memory";
+#endif
+  test::Sshd jump, inner;
+  EXPECT_LT(resident_kib_of_an_idle_session(through({&jump}, inner)), 4096);
+}
+
 // A busy Lustre may need minutes for one folder, longer than a command may run.
 TEST_F(SshLink, RemovesAFolderThatTakesLongerThanACommandMayRun) {
   test::TempDir dir;
