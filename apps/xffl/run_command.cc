@@ -103,8 +103,7 @@ void run_here(const ProjectOptions& options, bool fresh) {
   std::printf("run %s: %d of %d rounds published\nmodel: %s\nsha256: %s\n", name.str().c_str(),
               outcome.rounds_published, experiment.rounds, outcome.model.c_str(),
               outcome.model_sha256.c_str());
-  const history::RunState run_state = history::replay(history::read_events(folder.journal()));
-  std::fputs(status::format_global_losses(run_state).c_str(), stdout);
+  std::fputs(status::format_global_losses(folder.journal()).c_str(), stdout);
 }
 
 }  // namespace

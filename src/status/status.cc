@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "status_parts.h"
@@ -201,6 +202,8 @@ constexpr size_t kRoundWidth = 7;
 constexpr size_t kCellWidth = 18;  // "4.5321 (92.97)", "12.3456 (2.3e+05)"
 
 using ValidationSet = std::pair<std::string, std::string>;  // facility, name
+// The cells, by the number of the global model.
+using LossRows = std::map<int, std::map<ValidationSet, double>>;
 
 std::string cell(double nll) {
   char text[64];
@@ -226,6 +229,35 @@ std::vector<ValidationSet>::const_iterator fitting(std::vector<ValidationSet>::c
   do used += width(*it++);
   while (it != end && used + width(*it) <= kLineWidth);
   return it;
+}
+
+// Has a row for each model from `first` to `last` at least.
+std::string loss_table(LossRows rows, int first, int last) {
+  std::set<ValidationSet> known;
+  for (const auto& [round, losses] : rows)
+    for (const auto& [set, nll] : losses) known.insert(set);
+  if (known.empty()) return "";
+  const std::vector<ValidationSet> sets(known.begin(), known.end());
+  for (int round = first; round <= last; ++round) rows[round];
+  std::string text = "global model: loss (perplexity)";
+  if (first > 0) text += ", from round " + std::to_string(first) + "; all: `xffl status --json`";
+  text += "\n";
+  for (auto begin = sets.cbegin(); begin != sets.cend();) {
+    const auto end = fitting(begin, sets.cend());
+    text += right("round", kRoundWidth);
+    for (auto set = begin; set != end; ++set) text += right(title(*set), width(*set));
+    text += "\n";
+    for (const auto& [round, losses] : rows) {
+      text += right(std::to_string(round), kRoundWidth);
+      for (auto set = begin; set != end; ++set) {
+        const auto found = losses.find(*set);
+        text += right(found == losses.end() ? "-" : cell(found->second), width(*set));
+      }
+      text += "\n";
+    }
+    begin = end;
+  }
+  return text;
 }
 
 }  // namespace
@@ -404,36 +436,34 @@ std::vector<GlobalLoss> global_losses(const history::RunState& run_state) {
 }
 
 std::string format_global_losses(const history::RunState& run_state) {
-  std::vector<ValidationSet> sets;
-  std::map<int, std::map<ValidationSet, double>> rows;
-  for (const GlobalLoss& loss : global_losses(run_state)) {
-    const ValidationSet set{loss.facility.str(), loss.set};
-    if (std::find(sets.begin(), sets.end(), set) == sets.end()) sets.push_back(set);
-    rows[loss.round][set] = loss.nll;
-  }
-  if (sets.empty()) return "";
-  std::sort(sets.begin(), sets.end());
-  const int first = first_detailed(run_state.rounds) - 1;
-  for (int round = first; round <= run_state.done().rounds_published; ++round) rows[round];
-  std::string text = "global model: loss (perplexity)";
-  if (first > 0) text += ", from round " + std::to_string(first) + "; all: `xffl status --json`";
-  text += "\n";
-  for (auto begin = sets.cbegin(); begin != sets.cend();) {
-    const auto end = fitting(begin, sets.cend());
-    text += right("round", kRoundWidth);
-    for (auto set = begin; set != end; ++set) text += right(title(*set), width(*set));
-    text += "\n";
-    for (const auto& [round, losses] : rows) {
-      text += right(std::to_string(round), kRoundWidth);
-      for (auto set = begin; set != end; ++set) {
-        const auto found = losses.find(*set);
-        text += right(found == losses.end() ? "-" : cell(found->second), width(*set));
-      }
-      text += "\n";
+  LossRows rows;
+  for (const GlobalLoss& loss : global_losses(run_state))
+    rows[loss.round][{loss.facility.str(), loss.set}] = loss.nll;
+  return loss_table(std::move(rows), first_detailed(run_state.rounds) - 1,
+                    run_state.done().rounds_published);
+}
+
+std::string format_global_losses(const std::filesystem::path& journal) {
+  const std::string_view accepted = history::kind_of(history::UpdateAccepted{}),
+                         lost = history::kind_of(history::UpdateLost{}),
+                         published = history::kind_of(history::Published{});
+  LossRows rows;
+  int last = 0;
+  history::visit_events(journal, {}, [&](const history::StoredEvent& stored) {
+    const int model = stored.round - 1;
+    if (stored.kind == accepted) {
+      const history::RecordedEvent recorded = history::decode(stored);
+      for (const auto& set : std::get<history::UpdateAccepted>(recorded.event).report.validation)
+        rows[model][{stored.facility, set.name}] = set.nll_before;
+    } else if (stored.kind == lost && rows.contains(model)) {
+      std::erase_if(rows[model],
+                    [&](const auto& each) { return each.first.first == stored.facility; });
+      if (rows[model].empty()) rows.erase(model);
+    } else if (stored.kind == published) {
+      last = std::max(last, stored.round);
     }
-    begin = end;
-  }
-  return text;
+  });
+  return loss_table(std::move(rows), 0, last);
 }
 
 }  // namespace xffl::status

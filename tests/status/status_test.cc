@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
+#include "support/peak_memory.h"
 #include "support/temp_dir.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
@@ -40,14 +42,19 @@ class Status : public testing::Test {
     history::Accepted accepted;
     accepted.facility = name;
     accepted.attempt = 1;
-    accepted.report.key = {"test", "0001", round, name.str(), 1, std::string(32, 'a')};
-    accepted.report.base_model_sha256 = accepted.update_sha256 = accepted.report.update_sha256 =
-        std::string(64, 'a');
-    accepted.report.trainer = "test";
-    accepted.report.steps = 4;
-    accepted.report.validation = {{"it", 100, before, after}};
+    accepted.report = report(round, name, before, after);
+    accepted.update_sha256 = accepted.report.update_sha256;
     facility(round, name).attempts.emplace_back().number = 1;
     facility(round, name).accepted = accepted;
+  }
+  static job::JobReport report(int round, const FacilityName& name, double before, double after) {
+    job::JobReport report;
+    report.key = {"test", "0001", round, name.str(), 1, std::string(32, 'a')};
+    report.base_model_sha256 = report.update_sha256 = std::string(64, 'a');
+    report.trainer = "test";
+    report.steps = 4;
+    report.validation = {{"it", 100, before, after}};
+    return report;
   }
   std::string text() const { return format_status(status_); }
   /// The line that begins with `begin`.
@@ -97,6 +104,101 @@ TEST_F(Status, ALossBelongsToTheJobsInputModel) {
   EXPECT_EQ(losses[0].nll, 5.5);
   EXPECT_EQ(losses[1].round, 1);
   EXPECT_EQ(losses[1].nll, 4.75);
+}
+
+// A run's journal, with the events that the table of losses needs.
+class LossesOfAJournal : public Status {
+ protected:
+  LossesOfAJournal() : history_(std::in_place, path()) {
+    record({}, history::RunCreated{RunName("0001"), "test", "s", "", "c"});
+    record({}, history::ModelImported{"m0", "", ""});
+  }
+  std::filesystem::path path() const { return dir_ / "journal.db"; }
+  void record(const history::EventScope& scope, const history::Event& event) {
+    history_->record(scope, event);
+  }
+  void plan(int round, const std::vector<FacilityName>& members, bool evaluates = false) {
+    record({round},
+           history::RoundPlanned{"m" + std::to_string(round - 1), "p", members, evaluates});
+  }
+  void train(int round, const FacilityName& name, const job::JobReport& report, int attempt = 1) {
+    record({round, name, attempt}, history::AttemptOpened{report.key.nonce});
+    record({round, name, attempt},
+           history::UpdateAccepted{report.update_sha256, report, 0, std::nullopt});
+  }
+  void publish(int round) {
+    const std::string model = "m" + std::to_string(round);
+    record({round}, history::Aggregated{model, ""});
+    record({round}, history::Published{model});
+  }
+  // The whole run in memory.
+  std::string replayed() const {
+    return format_global_losses(history::replay(history::read_events(path())));
+  }
+
+  std::optional<history::RunHistory> history_;
+};
+
+// `xffl status` shows the newest 20 rounds only.
+TEST_F(LossesOfAJournal, AreThoseOfTheWholeRun) {
+  EXPECT_EQ(format_global_losses(path()), "");
+  const FacilityName cluj("cluj");
+  constexpr int kRounds = 22;
+  for (int round = 1; round <= kRounds; ++round) {
+    const bool loses_an_update = round == 2, has_cluj = round == 3;
+    plan(round, {kAlba, kBrno, cluj});
+    if (round != 5) train(round, kAlba, report(round, kAlba, 30.0 - round, 1));
+    if (loses_an_update) {
+      job::JobReport lost = report(round, kBrno, 77, 1);
+      lost.validation.push_back({"lost", 100, 78, 1});
+      train(round, kBrno, lost);
+      record({round, kBrno, 1}, history::UpdateLost{"damaged"});
+      train(round, kBrno, report(round, kBrno, 7.5, 1), 2);
+    }
+    if (has_cluj) {  // its only losses, of an update that is lost
+      train(round, cluj, report(round, cluj, 88, 1));
+      record({round, cluj, 1}, history::UpdateLost{"damaged"});
+    }
+    publish(round);
+  }
+  plan(kRounds + 1, {kAlba}, true);
+  job::JobReport evaluation = report(kRounds + 1, kAlba, 6.25, 0);
+  evaluation.update_sha256.clear();
+  train(kRounds + 1, kAlba, evaluation);
+  const std::string text = format_global_losses(path());
+  EXPECT_EQ(text, replayed());
+  EXPECT_THAT(text, AllOf(HasSubstr("\n      0 "), HasSubstr("\n     22 "), HasSubstr("6.2500"),
+                          HasSubstr("7.5000"), HasSubstr("brno it")));
+  EXPECT_THAT(text, AllOf(Not(HasSubstr("lost")), Not(HasSubstr("cluj")),
+                          Not(HasSubstr("\n     23 ")), Not(HasSubstr("from round"))));
+}
+
+// The reports of a long run do not fit into the coordinator's memory.
+TEST_F(LossesOfAJournal, NeedTheMemoryOfTheTableOnly) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers allocate additional memory";
+#endif
+  constexpr int kRounds = 4, kFacilities = 10;  // 40 reports of 280 kB
+  std::vector<FacilityName> members;
+  for (int i = 0; i < kFacilities; ++i) members.emplace_back("f" + std::to_string(i));
+  for (int round = 1; round <= kRounds; ++round) {
+    plan(round, members);
+    for (const FacilityName& name : members) {
+      job::JobReport large = report(round, name, 5, 4);
+      large.environment.interfaces.assign(1400, std::string(196, 'e'));
+      train(round, name, large);
+    }
+    publish(round);
+  }
+  history_.reset();
+  ::malloc_trim(0);  // the memory of the writer does not hide that of the reader
+  constexpr long kAllowedKiB = 8 << 10;
+  EXPECT_LT(test::lowest_growth_in_child(kAllowedKiB,
+                                         [&] {
+                                           if (format_global_losses(path()).empty())
+                                             throw Error(ErrorKind::kInternal, "no table");
+                                         }),
+            kAllowedKiB);
 }
 
 TEST_F(Status, OfARunWithoutACoordinatorIsStopped) {

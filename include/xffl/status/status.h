@@ -78,5 +78,9 @@ Json losses_json(const std::vector<GlobalLoss>& losses);
 /// (perplexity)", or "-" for a missing loss. Empty if no facility has reported a loss. Names the
 /// first round when `run_state` lacks earlier rounds.
 std::string format_global_losses(const history::RunState& run_state);
+/// The table of the whole run in `journal`. Reads one event at a time and keeps the table's cells
+/// only: the reports of a long run would take hundreds of megabytes. Throws as visit_events() and
+/// decode().
+std::string format_global_losses(const std::filesystem::path& journal);
 
 }  // namespace xffl::status
