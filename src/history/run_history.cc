@@ -337,6 +337,12 @@ RunState replay(const std::vector<StoredEvent>& events) {
   return run_state;
 }
 
+RunState replay(std::vector<StoredEvent>&& events) {
+  RunState run_state;
+  for (StoredEvent& event : events) apply(run_state, decode(std::exchange(event, {})));
+  return run_state;
+}
+
 RunState read_newest(const std::filesystem::path& path, const NewestRounds& limits) {
   const std::string_view planned_kind = kind_of(RoundPlanned{});
   int rounds = 0;

@@ -46,6 +46,19 @@ TEST(RunHistoryState, KnowsAnUnknownSubmission) {
   EXPECT_EQ(run_state.done().model_sha256, "m0");
 }
 
+// A state and the events behind it need not fit into the memory together.
+TEST(RunHistoryState, AReplayFreesTheEventsThatItMayKeep) {
+  auto events = begun();
+  events.push_back(event("pushed", 1, "alba", 1));
+  const RunState kept = replay(events);
+  EXPECT_EQ(events.back().kind, "pushed");
+  std::vector<StoredEvent>&& given = std::move(events);
+  const RunState freed = replay(std::move(given));
+  for (const StoredEvent& event : given) EXPECT_TRUE(event.payload.empty()) << event.kind;
+  EXPECT_EQ(freed.identity->secret, kept.identity->secret);
+  EXPECT_TRUE(alba(freed).current()->pushed);
+}
+
 // The tag is a part of paths.
 TEST(RunHistoryState, RefusesATagOfOtherCharacters) {
   const auto created = [](const std::string& tag) {
