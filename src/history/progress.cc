@@ -5,7 +5,7 @@
 
 namespace xffl::history {
 
-void Progress::add(const RecordedEvent& recorded, double node_seconds) {
+void Progress::add(const RecordedEvent& recorded, const std::function<double()>& node_seconds) {
   const EventScope& scope = recorded.scope;
   if (std::holds_alternative<RunCreated>(recorded.event)) {
     created_utc_ = recorded.time_utc;
@@ -23,7 +23,7 @@ void Progress::add(const RecordedEvent& recorded, double node_seconds) {
   } else if (std::holds_alternative<UpdateLost>(recorded.event)) {
     std::erase_if(in_round_, [&](const auto& each) { return each.first.first == *scope.facility; });
   } else if (std::holds_alternative<Published>(recorded.event)) {
-    publish(scope.round, node_seconds);
+    publish(scope.round, node_seconds());
   }
 }
 

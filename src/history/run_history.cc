@@ -456,7 +456,7 @@ void RunHistory::take(const RecordedEvent& recorded, Change change) {
 
 void RunHistory::note(const RecordedEvent& recorded) {
   spending_.add(recorded);
-  progress_.add(recorded, spending_.node_seconds());
+  progress_.add(recorded, [this] { return spending_.node_seconds(); });
   if (recorded.scope.round == 0) return;
   StoredRound& stored = stored_rounds_[recorded.scope.round];
   if (stored.first_seq == 0) stored.first_seq = recorded.seq;

@@ -18,7 +18,10 @@ class ProgressTest : public testing::Test {
     recorded.scope.facility = facility;
     recorded.scope.attempt = 1;
     recorded.event = event;
-    progress_.add(recorded, node_seconds_);
+    progress_.add(recorded, [&] {
+      ++num_sums_;
+      return node_seconds_;
+    });
   }
   void accept(int round, const FacilityName& facility, double loss, const std::string& set = "it") {
     UpdateAccepted update;
@@ -36,6 +39,7 @@ class ProgressTest : public testing::Test {
 
   Progress progress_;
   double node_seconds_ = 0;
+  int num_sums_ = 0;  // over the node-seconds of all facilities
 };
 
 TEST_F(ProgressTest, ARoundMeasuresItsInputModel) {
@@ -57,6 +61,7 @@ TEST_F(ProgressTest, ARoundMeasuresItsInputModel) {
   EXPECT_EQ(progress_.models()[2].node_seconds, 120);
   EXPECT_EQ(progress_.first_comparable(), 0u);
   EXPECT_EQ(progress_.created_utc(), "2026-03-01T12:34:56.789Z");
+  EXPECT_EQ(num_sums_, 2) << "one for each publication";
 }
 
 TEST_F(ProgressTest, EachSetOfAFacilityCounts) {

@@ -25,7 +25,7 @@ history::Progress with_losses(const std::vector<double>& losses, double node_hou
     recorded.scope.facility = FacilityName("alba");
     recorded.scope.attempt = 1;
     recorded.event = event;
-    progress.add(recorded, 3600.0 * node_hours * round);
+    progress.add(recorded, [&] { return 3600.0 * node_hours * round; });
   };
   add(0, history::RunCreated{});
   for (size_t i = 0; i < losses.size(); ++i) {
@@ -96,7 +96,7 @@ TEST(StopRules, OnlyLossesOfTheSameSetsAreCompared) {
     recorded.scope.round = round;
     recorded.scope.facility = FacilityName(facility);
     recorded.event = event;
-    progress.add(recorded, 3600.0 * round);
+    progress.add(recorded, [&] { return 3600.0 * round; });
   };
   const auto measure = [&](int round, const std::string& facility, double loss) {
     history::UpdateAccepted update;

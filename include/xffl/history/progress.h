@@ -2,6 +2,7 @@
 // `policy.stop_when` compare.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -27,8 +28,9 @@ class Progress {
     double node_seconds = 0;  // spent until the model was published
   };
 
-  /// `node_seconds`: of all jobs, up to and with this event.
-  void add(const RecordedEvent& recorded, double node_seconds);
+  /// `node_seconds`: of all jobs, up to and with this event. A sum over all facilities, so that
+  /// add() calls it at a publication only: a replay adds hundreds of thousands of events.
+  void add(const RecordedEvent& recorded, const std::function<double()>& node_seconds);
 
   /// By the number of the global model; 0 is the initial model.
   const std::vector<Model>& models() const { return models_; }
