@@ -36,6 +36,20 @@ std::chrono::nanoseconds ConnectionLimits::wait(const std::string& host) const {
   return wait_locked(host);
 }
 
+bool ConnectionLimits::has_spare(const std::string& host) const {
+  const std::lock_guard lock(mutex_);
+  if (wait_locked(host) > 0ns) return false;
+  const auto found = hosts_.find(host);
+  if (found == hosts_.end()) return true;
+  const auto now = clock_.monotonic();
+  const auto num_within = [&](std::chrono::nanoseconds window) {
+    const auto& attempts = found->second.attempts;
+    return static_cast<size_t>(std::count_if(attempts.begin(), attempts.end(),
+                                             [&](const auto& at) { return at + window > now; }));
+  };
+  return num_within(1min) < kPerMinute / 2 && num_within(1h) < kPerHour / 2;
+}
+
 std::chrono::nanoseconds ConnectionLimits::wait_locked(const std::string& host) const {
   const auto found = hosts_.find(host);
   if (found == hosts_.end()) return 0ns;
@@ -151,13 +165,16 @@ std::vector<std::shared_ptr<Connection>> Connector::get_several(int count) {
   return all;
 }
 
-// Opens up to `count` further connections without waiting for the limits. After a failure the
-// connector opens none for kFurtherPause.
+// Opens up to `count` further connections as far as the limits of the host and of the jump hosts
+// have room to spare: a lost connection, or the first one of another facility, needs it more. After
+// a failure the connector opens none for kFurtherPause.
 void Connector::connect_further(size_t count) {
   try {
     const bool failed_lately =
         further_failed_ && clock_.monotonic() - *further_failed_ < kFurtherPause;
-    while (further_.size() < count && !failed_lately && limits_->wait(host_label(host_)) == 0ns)
+    const auto has_spare = [&](const SshHost& at) { return limits_->has_spare(host_label(at)); };
+    while (further_.size() < count && !failed_lately && has_spare(host_) &&
+           std::all_of(settings_.jump.begin(), settings_.jump.end(), has_spare))
       further_.push_back(connect_to(host_, check_credentials(nullptr), nullptr));
   } catch (const KeyProblem& problem) {
     note_no_further(problem.error);

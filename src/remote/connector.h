@@ -35,6 +35,9 @@ class ConnectionLimits {
 
   /// The time until the limits allow a new connection to `host`; zero: now.
   std::chrono::nanoseconds wait(const std::string& host) const;
+  /// Whether an optional connection to `host` may begin now: it leaves at least half of both limits
+  /// to the necessary connections.
+  bool has_spare(const std::string& host) const;
   /// Call start() before each attempt. Returns wait(). If this wait is at most `max_wait`, start()
   /// counts an attempt at the end of the wait.
   std::chrono::nanoseconds start(const std::string& host, std::chrono::nanoseconds max_wait);
@@ -80,8 +83,8 @@ class Connector {
   std::shared_ptr<Connection> get(const Ask* ask = nullptr);
 
   /// Returns get() and up to `count` - 1 further connections to the same host for bulk transfers,
-  /// fewer when the limits or the host refuse. get() closes the further connections when the last
-  /// call is more than a minute ago.
+  /// fewer when less than half of a limit would be left or the host refuses. get() closes the
+  /// further connections when the last call is more than a minute ago.
   std::vector<std::shared_ptr<Connection>> get_several(int count);
 
   /// Replaces `failed`, through which a file could not be written, by a connection to another login

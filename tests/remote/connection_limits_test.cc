@@ -50,6 +50,35 @@ TEST(ConnectionLimits, AllowsSixtyConnectionsInAnHour) {
   EXPECT_EQ(limits.wait("a"), 0ns);  // the first attempt is an hour old
 }
 
+// For optional connections.
+TEST(ConnectionLimits, HasRoomToSpareUpToHalfOfEachLimit) {
+  test::FakeClock clock;
+  ConnectionLimits limits(clock);
+  EXPECT_TRUE(limits.has_spare("a"));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(limits.has_spare("a")) << i;
+    limits.start("a", 0ns);
+  }
+  EXPECT_FALSE(limits.has_spare("a"));
+  EXPECT_EQ(limits.wait("a"), 0ns) << "a necessary connection";
+  EXPECT_TRUE(limits.has_spare("b"));
+  clock.advance(1min);
+  EXPECT_TRUE(limits.has_spare("a"));
+  for (int i = 3; i < 30; ++i) {
+    clock.advance(1min);
+    EXPECT_TRUE(limits.has_spare("a")) << i;
+    limits.start("a", 0ns);
+  }
+  clock.advance(1min);
+  EXPECT_FALSE(limits.has_spare("a")) << "of the hour";
+  EXPECT_EQ(limits.wait("a"), 0ns);
+  clock.advance(1h - 29min);
+  EXPECT_TRUE(limits.has_spare("a")) << "the first three attempts are an hour old";
+  limits.start("a", 0ns);
+  limits.failed("a");
+  EXPECT_FALSE(limits.has_spare("a")) << "the host pauses";
+}
+
 TEST(ConnectionLimits, PausesDoubleAfterFailures) {
   test::FakeClock clock;
   ConnectionLimits limits(clock);

@@ -7,7 +7,9 @@
 #include <thread>
 
 #include "connector.h"
+#include "known_hosts.h"
 #include "ssh_test.h"
+#include "support/fake_clock.h"
 #include "xffl/base/log.h"
 
 namespace xffl::remote {
@@ -384,6 +386,18 @@ TEST_F(SshLink, ConnectsThroughTwoJumpHosts) {
   const auto session = make_ssh_session(through({&outer, &middle}, inner));
   for (int i = 0; i < 2; ++i) expect_works(*session);
   for (const test::Sshd* host : {&outer, &middle, &inner}) EXPECT_EQ(host->connections(), 1);
+}
+
+// Other facilities behind the jump host have used a part of its limit.
+TEST_F(SshLink, FurtherConnectionsLeaveRoomAtAJumpHost) {
+  test::Sshd jump, inner;
+  test::FakeClock clock;
+  const auto limits = std::make_shared<ConnectionLimits>(clock);
+  Connector connector(through({&jump}, inner), limits);
+  for (int i = 0; i < 2; ++i) limits->start(host_label(jump.settings().hosts[0]), 0ns);
+  EXPECT_EQ(connector.get_several(3).size(), 1u);
+  clock.advance(1min);
+  EXPECT_EQ(connector.get_several(3).size(), 3u);
 }
 
 TEST_F(SshLink, AChangedHostKeyOfAJumpHostOrBehindItIsRejected) {

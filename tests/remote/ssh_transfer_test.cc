@@ -18,6 +18,7 @@
 #include "connector.h"
 #include "ssh_test.h"
 #include "support/failing_call.h"
+#include "support/fake_clock.h"
 #include "support/refused_threads.h"
 #include "upload_flow.h"
 
@@ -99,9 +100,14 @@ TEST_F(SshTransfer, WritesAndReadsBeyondFourGibibytes) {
   }
 }
 
+void cut(Connection& connection) {
+  connection.with([](ssh_session session) { ssh_disconnect(session); });
+}
+
 TEST_F(SshTransfer, TransfersToADistantHostUseSeveralConnections) {
   test::Sshd sshd;
-  Connector connector(sshd.settings());
+  test::FakeClock clock;
+  Connector connector(sshd.settings(), std::make_shared<ConnectionLimits>(clock));
   const Connections connections = connector.get_several(3);
   ASSERT_EQ(connections.size(), 3u);
   EXPECT_EQ(connector.get_several(3), connections);  // kept for the next transfer
@@ -135,12 +141,32 @@ TEST_F(SshTransfer, TransfersToADistantHostUseSeveralConnections) {
                 4, {});
   EXPECT_EQ(sha256_file(copy), sha256_file(file));
   EXPECT_EQ(sshd.connections(), 3);
-  // A dead connection is replaced; the first one is kept.
-  connections[1]->with([](ssh_session session) { ssh_disconnect(session); });
+  // A dead connection is replaced, as soon as half of the minute's limit is left; the first one is
+  // kept.
+  cut(*connections[1]);
+  EXPECT_EQ(connector.get_several(3).size(), 2u);
+  clock.advance(1min);
   const Connections again = connector.get_several(3);
   EXPECT_EQ(again.size(), 3u);
   EXPECT_EQ(again[0], connections[0]);
   EXPECT_EQ(sshd.connections(), 4);
+}
+
+// Two facilities on one host share its limits.
+TEST_F(SshTransfer, FurtherConnectionsLeaveRoomForNecessaryOnes) {
+  test::Sshd sshd;
+  test::FakeClock clock;
+  const auto limits = std::make_shared<ConnectionLimits>(clock);
+  Connector alba(sshd.settings(), limits), brno(sshd.settings(), limits);
+  for (const size_t expected : {3u, 1u, 1u}) {
+    const Connections connections = alba.get_several(3);
+    EXPECT_EQ(connections.size(), expected);
+    for (size_t i = 1; i < connections.size(); ++i) cut(*connections[i]);
+  }
+  EXPECT_TRUE(brno.get()->alive());
+  EXPECT_EQ(sshd.connections(), 4);
+  clock.advance(1min);
+  EXPECT_EQ(alba.get_several(3).size(), 3u);
 }
 
 TEST_F(SshTransfer, SurvivesARekeyDuringATransfer) {
