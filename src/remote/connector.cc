@@ -20,6 +20,7 @@ constexpr auto kFirstPause = 1000ms;
 constexpr auto kLongestPause = 60'000ms;
 
 constexpr int kMaxRefusedLogIns = 2;
+constexpr auto kRefusedPause = 5min;
 constexpr auto kFurtherIdle = 60s, kFurtherPause = 300s;
 constexpr auto kSilentWait = 3s;  // a longer wait for the limits is logged
 constexpr auto kLeftFor = 30min;
@@ -28,6 +29,15 @@ constexpr auto kLeftFor = 30min;
 struct KeyProblem {
   Error error;
 };
+
+// A host has refused the log-in. Another host may accept it.
+struct RefusedLogIn : Error {
+  explicit RefusedLogIn(const std::string& message) : Error(ErrorKind::kAuth, message) {}
+};
+
+void append(std::string& list, const std::string& item) {
+  list += (list.empty() ? "" : "; ") + item;
+}
 
 }  // namespace
 
@@ -107,7 +117,7 @@ std::unique_lock<std::timed_mutex> Connector::lock() {
 
 std::shared_ptr<Connection> Connector::get(const Ask* ask) {
   const auto held = lock();
-  if (clock_.monotonic() - further_used_ > kFurtherIdle) further_.clear();
+  if (now() - further_used_ > kFurtherIdle) further_.clear();
   if (!connection_ || !connection_->alive()) {
     connection_.reset();
     use(connect(ask != nullptr || !ask_ ? ask : &ask_));
@@ -123,7 +133,7 @@ void Connector::use(std::shared_ptr<Connection> connection) {
 
 bool Connector::was_left(const SshHost& host) const {
   const auto found = left_.find(host_label(host));
-  return found != left_.end() && clock_.monotonic() - found->second < kLeftFor;
+  return found != left_.end() && now() - found->second < kLeftFor;
 }
 
 bool Connector::leave(const std::shared_ptr<Connection>& failed, const std::string& problem) {
@@ -133,16 +143,15 @@ bool Connector::leave(const std::shared_ptr<Connection>& failed, const std::stri
   const SshHost bad = host_;
   std::vector<SshHost> others = settings_.hosts;
   std::erase_if(others, [&](const SshHost& host) { return host == bad || was_left(host); });
-  const auto now = clock_.monotonic();
-  left_[host_label(bad)] = now;
+  left_[host_label(bad)] = now();
   if (others.empty()) return false;
-  const Refusal refusal = refusal_;
+  const auto refusals = refusals_;
   try {  // without a prompt: the old connection still serves
     use(connect_to_one_of(others, nullptr));
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kCancelled) throw;
-    refusal_ = refusal;  // a refusal by another node does not forbid this node
-    for (const SshHost& host : others) left_[host_label(host)] = now;  // one try in half an hour
+    refusals_ = refusals;  // a refusal without a prompt forbids no log-in with one
+    for (const SshHost& host : others) left_[host_label(host)] = now();  // one try in half an hour
     log::debug("no other log-in node", {{"facility", settings_.facility}, {"why", error.what()}});
     return false;
   }
@@ -157,7 +166,7 @@ bool Connector::leave(const std::shared_ptr<Connection>& failed, const std::stri
 std::vector<std::shared_ptr<Connection>> Connector::get_several(int count) {
   std::vector<std::shared_ptr<Connection>> all = {get()};
   const auto held = lock();
-  further_used_ = clock_.monotonic();
+  further_used_ = now();
   std::erase_if(further_, [](const auto& connection) { return !connection->alive(); });
   connect_further(static_cast<size_t>(count - 1));
   all.insert(all.end(), further_.begin(), further_.end());
@@ -170,8 +179,7 @@ std::vector<std::shared_ptr<Connection>> Connector::get_several(int count) {
 // a failure the connector opens none for kFurtherPause.
 void Connector::connect_further(size_t count) {
   try {
-    const bool failed_lately =
-        further_failed_ && clock_.monotonic() - *further_failed_ < kFurtherPause;
+    const bool failed_lately = further_failed_ && now() - *further_failed_ < kFurtherPause;
     const auto has_spare = [&](const SshHost& at) { return limits_->has_spare(host_label(at)); };
     while (further_.size() < count && !failed_lately && has_spare(host_) &&
            std::all_of(settings_.jump.begin(), settings_.jump.end(), has_spare))
@@ -186,17 +194,13 @@ void Connector::connect_further(size_t count) {
 
 void Connector::note_no_further(const Error& error) {
   log::debug("no further connection", {{"host", host_label(host_)}, {"why", error.what()}});
-  further_failed_ = clock_.monotonic();
+  further_failed_ = now();
 }
 
 // Finds and checks the credentials before any network access.
 Credentials Connector::check_credentials(const Ask* ask) {
   Credentials credentials = find_credentials(settings_);
-  if (ask != nullptr && ask != &ask_) return credentials;
-  if (refusal_.count >= kMaxRefusedLogIns && refusal_.stamp == credentials.stamp)
-    throw Error(ErrorKind::kAuth,
-                refusal_.message + " (refused twice; not retried until the credential changes)");
-  if (credentials.usable(clock_.utc())) return credentials;
+  if (has_user(ask) || credentials.usable(clock_.utc())) return credentials;
   const std::string unusable = credentials.unusable(clock_.utc());
   if (ask != nullptr && unusable.empty()) return credentials;  // the user can answer the prompts
   throw Error(ErrorKind::kAuth,
@@ -208,6 +212,32 @@ Credentials Connector::check_credentials(const Ask* ask) {
                   "; the log-in is then retried automatically");
 }
 
+// Throws RefusedLogIn, before any network access, while another log-in at `host` is too early or
+// hopeless. The message stays the same until then: callers log each new one.
+void Connector::check_refusals(const SshHost& host, const Credentials& credentials,
+                               const Ask* ask) const {
+  if (has_user(ask)) return;
+  const auto found = refusals_.find(host_label(host));
+  if (found == refusals_.end() || found->second.stamp != credentials.stamp) return;
+  const Refusal& refusal = found->second;
+  if (refusal.count >= kMaxRefusedLogIns)
+    throw RefusedLogIn(refusal.message +
+                       " (refused twice; not retried until the credential changes)");
+  if (now() < refusal.next)
+    throw RefusedLogIn(refusal.message + " (refused once; the next try is due at " +
+                       refusal.next_utc + ")");
+}
+
+void Connector::note_refusal(const SshHost& host, const Credentials& credentials,
+                             const std::string& message) {
+  Refusal& refusal = refusals_[host_label(host)];
+  refusal.count = refusal.stamp == credentials.stamp ? refusal.count + 1 : 1;
+  refusal.stamp = credentials.stamp;
+  refusal.message = message;
+  refusal.next = now() + kRefusedPause;
+  refusal.next_utc = format_utc(limits_->clock().utc() + kRefusedPause);
+}
+
 std::shared_ptr<Connection> Connector::connect(const Ask* ask) {
   if (settings_.hosts.empty()) throw Error(ErrorKind::kConfig, "a facility needs a host");
   std::vector<SshHost> hosts = settings_.hosts;
@@ -216,12 +246,13 @@ std::shared_ptr<Connection> Connector::connect(const Ask* ask) {
   return connect_to_one_of(hosts, ask);
 }
 
-// Returns a connection to the first of `hosts` that answers with a trusted key, and sets host_.
+// Returns a connection to the first of `hosts` that shows a trusted key and accepts the log-in, and
+// sets host_. A refusal counts more than an outage of another host: only a user may end it.
 std::shared_ptr<Connection> Connector::connect_to_one_of(const std::vector<SshHost>& hosts,
                                                          const Ask* ask) {
   const Credentials credentials = check_credentials(ask);
-  std::string problems;
-  bool may_recover = false;
+  std::string problems, auth_problems, unreachable;
+  bool may_recover = false, is_refused = false;
   for (const SshHost& host : hosts) {
     try {
       auto connection = connect_to(host, credentials, ask);
@@ -230,14 +261,22 @@ std::shared_ptr<Connection> Connector::connect_to_one_of(const std::vector<SshHo
     } catch (const KeyProblem& problem) {
       // The other hosts may show their trusted keys. No credential was sent to this host.
       warn_of_key(host, problem.error.what());
-      problems += (problems.empty() ? "" : "; ") + std::string(problem.error.what());
+      append(problems, problem.error.what());
+      append(auth_problems, problem.error.what());
+    } catch (const RefusedLogIn& refusal) {
+      is_refused = true;
+      append(auth_problems, refusal.what());
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kRemote) throw;
       may_recover = true;
-      problems += (problems.empty() ? "" : "; ") + std::string(error.what());
+      append(problems, error.what());
+      append(unreachable, host_label(host) + " is not reachable");
     }
   }
-  throw Error(may_recover ? ErrorKind::kRemote : ErrorKind::kAuth, problems);
+  if (!is_refused) throw Error(may_recover ? ErrorKind::kRemote : ErrorKind::kAuth, problems);
+  // The text of an outage differs at each try; callers log each new message.
+  if (may_recover) append(auth_problems, unreachable);
+  throw Error(ErrorKind::kAuth, auth_problems);
 }
 
 void Connector::warn_of_key(const SshHost& host, const std::string& problem) {
@@ -281,10 +320,10 @@ std::shared_ptr<Connection> Connector::connect_to(const SshHost& host,
                                                   const Credentials& credentials, const Ask* ask) {
   for (const SshHost& jump : settings_.jump) pinned(jump);
   pinned(host);  // before any network access
+  check_refusals(host, credentials, ask);
   std::shared_ptr<void> below;
   UniqueFd socket = reach(host, credentials, below, ask);
   auto connection = log_in(host, std::move(socket), std::move(below), credentials, ask);
-  refusal_ = {};
   log::info("connected", {{"host", host_label(host)}, {"user", settings_.user}});
   return connection;
 }
@@ -305,9 +344,14 @@ UniqueFd Connector::reach(const SshHost& host, const Credentials& credentials,
       throw;
     }
   };
-  for (const SshHost& jump : settings_.jump) {
-    UniqueFd socket = next(jump);
-    through = log_in(jump, std::move(socket), below, credentials, ask);
+  try {
+    for (const SshHost& jump : settings_.jump) check_refusals(jump, credentials, ask);
+    for (const SshHost& jump : settings_.jump) {
+      UniqueFd socket = next(jump);
+      through = log_in(jump, std::move(socket), below, credentials, ask);
+    }
+  } catch (const RefusedLogIn& refusal) {  // no other host can be reached either
+    throw Error(refusal.kind(), refusal.what());
   }
   return next(host);
 }
@@ -329,17 +373,27 @@ std::shared_ptr<Connection> Connector::log_in(const SshHost& host, UniqueFd sock
   }
   wrong_keys_.erase(label);
   warned_.erase(label);
+  bool is_unanswered = false;
+  const Ask watched = [&](const std::string& prompt, bool echo) {
+    is_unanswered = true;
+    std::string answer = (*ask)(prompt, echo);
+    is_unanswered = false;
+    return answer;
+  };
   try {
-    authenticate(session.get(), settings_, host, credentials, ask);
+    authenticate(session.get(), settings_, host, credentials, ask != nullptr ? &watched : nullptr);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kRemote) limits_->failed(label);
-    if (error.kind() == ErrorKind::kAuth) {
-      refusal_.count = refusal_.stamp == credentials.stamp ? refusal_.count + 1 : 1;
-      refusal_.stamp = credentials.stamp;
-      refusal_.message = error.what();
+    if (error.kind() != ErrorKind::kAuth) throw;
+    if (is_unanswered) {  // another host would ask the absent user again
+      for (const SshHost& each : settings_.hosts) note_refusal(each, credentials, error.what());
+      throw;
     }
-    throw;
+    log::info("log-in refused", {{"host", label}, {"why", error.what()}});
+    note_refusal(host, credentials, error.what());
+    throw RefusedLogIn(error.what());
   }
+  refusals_.erase(label);
   limits_->succeeded(label);
   return std::make_shared<Connection>(std::move(session), label, settings_.timeouts,
                                       std::move(below));

@@ -44,6 +44,9 @@ class ConnectionLimits {
   void succeeded(const std::string& host);
   void failed(const std::string& host);
 
+  /// The clock of all pauses between connections.
+  const Clock& clock() const { return clock_; }
+
  private:
   struct Host {
     std::deque<Clock::MonotonicTime> attempts;  // times of the last 60 attempts
@@ -60,9 +63,11 @@ class ConnectionLimits {
   std::minstd_rand jitter_{std::random_device{}()};
 };
 
-/// Opens and keeps the one connection to a facility. Thread-safe. Remembers a refused log-in until
-/// the credential changes, and a wrong host key until the pinned keys change; until then the
-/// connector throws the remembered error without a connection.
+/// Opens and keeps the one connection to a facility. Thread-safe. A host gets two refused log-ins
+/// with one credential, the second 5 min after the first: a host whose home folders or user
+/// directory are away refuses every key for a moment. Remembers a wrong host key until the pinned
+/// keys change. Meanwhile the connector throws the remembered error without a connection to the
+/// host.
 class Connector {
  public:
   /// Connectors may share `limits`; null: own limits. `ask`, which may be empty, answers the
@@ -75,11 +80,12 @@ class Connector {
 
   const SshSettings& settings() const { return settings_; }
 
-  /// Returns the live connection, or a new connection to the first host that answers with a trusted
-  /// key; a host whose key is unknown or has changed is logged once. Waits for the limits, at most
-  /// their longest_wait(). With `ask` a user is present, and the connector repeats a refused
-  /// log-in. Throws kRemote, kAuth (a refused log-in, or no host with a trusted key), kCancelled on
-  /// the thread's StopScope.
+  /// Returns the live connection, or a new connection to the first host that shows a trusted key
+  /// and accepts the log-in; a host whose key is unknown or has changed is logged once. Waits
+  /// for the limits, at most their longest_wait(). With `ask` a user is present, and the connector
+  /// repeats a refused log-in.
+  /// Throws kRemote, kAuth (no host accepts, and one host or a jump host refuses the log-in; no
+  /// host has a trusted key; the user gives no answer), kCancelled on the thread's StopScope.
   std::shared_ptr<Connection> get(const Ask* ask = nullptr);
 
   /// Returns get() and up to `count` - 1 further connections to the same host for bulk transfers,
@@ -109,6 +115,8 @@ class Connector {
     std::string stamp;  // the stamp of the refused credentials
     int count = 0;
     std::string message;
+    Clock::MonotonicTime next{};  // the earliest second log-in
+    std::string next_utc;
   };
 
   std::shared_ptr<Connection> connect(const Ask* ask);
@@ -127,7 +135,12 @@ class Connector {
                  const Ask* ask);
   std::vector<PublicKey> pinned(const SshHost& host);
   Credentials check_credentials(const Ask* ask);
+  void check_refusals(const SshHost& host, const Credentials& credentials, const Ask* ask) const;
+  void note_refusal(const SshHost& host, const Credentials& credentials,
+                    const std::string& message);
+  bool has_user(const Ask* ask) const { return ask != nullptr && ask != &ask_; }
   void wait_for_limits(const SshHost& host);
+  Clock::MonotonicTime now() const { return limits_->clock().monotonic(); }
   std::unique_lock<std::timed_mutex> lock();
   void warn_of_key(const SshHost& host, const std::string& problem);
 
@@ -142,7 +155,7 @@ class Connector {
   std::vector<std::shared_ptr<Connection>> further_;
   Clock::MonotonicTime further_used_{};
   std::optional<Clock::MonotonicTime> further_failed_;
-  Refusal refusal_;
+  std::map<std::string, Refusal> refusals_;
   std::map<std::string, std::pair<std::vector<PublicKey>, std::string>> wrong_keys_;
   std::map<std::string, std::string> warned_;  // the logged problem of a host's key
 };

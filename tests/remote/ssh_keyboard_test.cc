@@ -1,6 +1,8 @@
 // A host with keyboard-interactive authentication.
 #include "asking_host.h"
+#include "connector.h"
 #include "ssh_test.h"
+#include "support/fake_clock.h"
 #include "wire.h"
 #include "xffl/base/file.h"
 
@@ -99,11 +101,40 @@ TEST_F(SshKeyboard, ASessionPromptsOrWaitsForLogIn) {
 
 TEST_F(SshKeyboard, StopsPromptingAfterTwoRefusals) {
   int questions = 0;
-  const auto session = make_ssh_session(
-      settings_, nullptr, [&](const std::string&, bool) { return ++questions, std::string("no"); });
-  for (int i = 0; i < 4; ++i)
+  test::FakeClock clock;
+  const auto session =
+      make_ssh_session(settings_, std::make_shared<ConnectionLimits>(clock),
+                       [&](const std::string&, bool) { return ++questions, std::string("no"); });
+  for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(error_of([&] { session->stat(RemotePath("/")); }).kind(), ErrorKind::kAuth);
+    clock.advance(std::chrono::minutes(5));
+  }
   EXPECT_EQ(questions, 4) << "two questions, twice";
+}
+
+// The user is away: the second of two login nodes would only ask again.
+TEST_F(SshKeyboard, AQuestionWithoutAnAnswerIsAskedByOneNode) {
+  SshSettings settings = settings_;
+  settings.hosts.push_back(settings_.hosts[0]);
+  settings.hosts[1].name = "localhost";
+  const std::string known = read_file(settings_.known_hosts, 10'000);
+  std::string other = known;
+  other.replace(other.find("127.0.0.1"), 9, "localhost");
+  write_file_atomic(settings_.known_hosts, known + other);
+  int questions = 0;
+  test::FakeClock clock;
+  const Ask ask = [&](const std::string&, bool) -> std::string {
+    ++questions;
+    throw Error(ErrorKind::kAuth, "nobody is there");
+  };
+  const auto session = make_ssh_session(settings, std::make_shared<ConnectionLimits>(clock), ask);
+  for (const int asked : {1, 1, 2, 2}) {
+    const Error error = error_of([&] { session->stat(RemotePath("/")); });
+    EXPECT_EQ(error.kind(), ErrorKind::kAuth) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr("nobody is there"));
+    EXPECT_EQ(questions, asked);
+    clock.advance(std::chrono::seconds(150));
+  }
 }
 
 TEST_F(SshKeyboard, AWrongAnswerIsRefused) {

@@ -207,6 +207,59 @@ SshSettings both(const test::Sshd& first, const test::Sshd& second) {
   return settings;
 }
 
+// A rebooted node refuses every key until its home folders are mounted; the other node serves.
+TEST_F(SshLink, ALogInNodeThatRefusesTheKeyDoesNotHideTheOthers) {
+  test::Sshd refusing({.authorize_key = false}), good;
+  test::FakeClock clock;
+  Connector connector(both(refusing, good), std::make_shared<ConnectionLimits>(clock));
+  for (int i = 0; i < 3; ++i) {
+    const auto connection = connector.get();
+    EXPECT_EQ(connection->name(), host_label(good.settings().hosts[0]));
+    connection->with([](ssh_session session) { ssh_disconnect(session); });
+    clock.advance(2min);
+  }
+  EXPECT_EQ(refusing.connections(), 1);
+  EXPECT_EQ(good.connections(), 3);
+  for (int i = 0; i < 3; ++i) {
+    const auto connection = connector.get();
+    connection->with([](ssh_session session) { ssh_disconnect(session); });
+    clock.advance(5min);
+  }
+  EXPECT_EQ(refusing.connections(), 2) << "one more try after five minutes, and no third";
+}
+
+TEST_F(SshLink, EachLogInNodeMayRefuseTheKeyTwice) {
+  test::Sshd one({.authorize_key = false}), two({.authorize_key = false});
+  test::FakeClock clock;
+  Connector connector(both(one, two), std::make_shared<ConnectionLimits>(clock));
+  for (const int tries : {1, 1, 2, 2}) {
+    const Error error = error_of([&] { connector.get(); });
+    EXPECT_EQ(error.kind(), ErrorKind::kAuth) << error.what();
+    EXPECT_EQ(one.connections(), tries);
+    EXPECT_EQ(two.connections(), tries);
+    clock.advance(150s);
+  }
+  EXPECT_THAT(error_of([&] { connector.get(); }).what(), HasSubstr("refused twice"));
+}
+
+// A user may be needed, so the facility is paused; the other node is tried nevertheless.
+TEST_F(SshLink, ANodeThatRefusesTheKeyCountsMoreThanOneThatIsDown) {
+  test::Sshd refusing({.authorize_key = false}), down;
+  test::FakeClock clock;
+  Connector connector(both(refusing, down), std::make_shared<ConnectionLimits>(clock));
+  down.stop();
+  for (int i = 0; i < 2; ++i) {
+    const Error error = error_of([&] { connector.get(); });
+    EXPECT_EQ(error.kind(), ErrorKind::kAuth) << error.what();
+    EXPECT_THAT(error.what(),
+                HasSubstr(host_label(down.settings().hosts[0]) + " is not reachable"));
+    clock.advance(2min);
+  }
+  EXPECT_EQ(refusing.connections(), 1);
+  down.start();
+  EXPECT_EQ(connector.get()->name(), host_label(down.settings().hosts[0]));
+}
+
 // Two threads may fail to write through one connection.
 TEST_F(SshLink, SeveralFailedWritesLeaveANodeOnce) {
   test::Sshd bad, good;
@@ -398,6 +451,27 @@ TEST_F(SshLink, FurtherConnectionsLeaveRoomAtAJumpHost) {
   EXPECT_EQ(connector.get_several(3).size(), 1u);
   clock.advance(1min);
   EXPECT_EQ(connector.get_several(3).size(), 3u);
+}
+
+// No login node can be reached then: a try at each of them would be one more refusal.
+TEST_F(SshLink, AJumpHostThatRefusesTheKeyIsAskedOnceForAllNodes) {
+  test::Sshd jump, inner;
+  SshSettings settings = through({&jump}, inner);
+  write_file_atomic(jump.dir() / "authorized_keys", "");
+  settings.hosts.push_back({"localhost", inner.port()});
+  std::string other = read_file(inner.known_hosts(), 10'000);
+  other.resize(other.find('\n') + 1);
+  other.replace(other.find("127.0.0.1"), 9, "localhost");
+  std::ofstream(inner.known_hosts(), std::ios::app) << other;
+  test::FakeClock clock;
+  Connector connector(settings, std::make_shared<ConnectionLimits>(clock));
+  for (const int tries : {1, 1, 2, 2}) {
+    const Error error = error_of([&] { connector.get(); });
+    EXPECT_EQ(error.kind(), ErrorKind::kAuth) << error.what();
+    EXPECT_EQ(jump.connections(), tries);
+    clock.advance(150s);
+  }
+  EXPECT_EQ(inner.connections(), 0);
 }
 
 TEST_F(SshLink, AChangedHostKeyOfAJumpHostOrBehindItIsRejected) {

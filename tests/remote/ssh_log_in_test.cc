@@ -102,11 +102,13 @@ TEST_F(SshLogIn, AnExpiredCertificateCostsNoConnectionAndARenewedOneWorks) {
 TEST_F(SshLogIn, AfterTwoRefusalsRetriesOnlyWhenTheCredentialChanges) {
   test::Sshd sshd({.authorize_key = false});
   sshd.certify("-1m:+1h", "somebody-else");
-  const auto session = make_ssh_session(sshd.settings());
+  test::FakeClock clock;
+  const auto session = make_ssh_session(sshd.settings(), std::make_shared<ConnectionLimits>(clock));
   for (int i = 0; i < 6; ++i) {
     const Error error = error_of([&] { expect_works(*session); });
     expect_kind(error, ErrorKind::kAuth);
     EXPECT_THAT(error.what(), HasSubstr("for the user somebody-else"));
+    clock.advance(5min);
   }
   EXPECT_EQ(sshd.connections(), 2);
   EXPECT_EQ(sshd.count("Certificate invalid: name is not a listed principal"), 2);
@@ -115,9 +117,45 @@ TEST_F(SshLogIn, AfterTwoRefusalsRetriesOnlyWhenTheCredentialChanges) {
   EXPECT_EQ(sshd.connections(), 3);
 }
 
-TEST_F(SshLogIn, AnAcceptedLogInClearsEarlierRefusals) {
+// A node that has just booted refuses every key until its home folders are mounted. The coordinator
+// asks again after seconds.
+TEST_F(SshLogIn, AKeyThatIsRefusedForAMomentWorksAfterFiveMinutes) {
+  test::Sshd sshd;
+  test::FakeClock clock;
+  const auto session = make_ssh_session(sshd.settings(), std::make_shared<ConnectionLimits>(clock));
+  const auto keys = sshd.dir() / "authorized_keys", away = sshd.dir() / "away";
+  std::filesystem::rename(keys, away);
+  expect_kind(error_of([&] { expect_works(*session); }), ErrorKind::kAuth);
+  for (int i = 0; i < 3; ++i) {
+    clock.advance(99s);
+    const Error error = error_of([&] { expect_works(*session); });
+    expect_kind(error, ErrorKind::kAuth);
+    EXPECT_THAT(error.what(),
+                HasSubstr("(refused once; the next try is due at 2026-01-01T00:05:00"));
+  }
+  EXPECT_EQ(sshd.connections(), 1);
+  std::filesystem::rename(away, keys);
+  clock.advance(3s);
+  expect_works(*session);
+  EXPECT_EQ(sshd.connections(), 2);
+}
+
+TEST_F(SshLogIn, AUserWhoLogsInDoesNotWaitAfterARefusal) {
   test::Sshd sshd;
   const auto session = make_ssh_session(sshd.settings());
+  const auto keys = sshd.dir() / "authorized_keys", away = sshd.dir() / "away";
+  std::filesystem::rename(keys, away);
+  expect_kind(error_of([&] { expect_works(*session); }), ErrorKind::kAuth);
+  std::filesystem::rename(away, keys);
+  log_in(*session, [](const std::string&, bool) { return std::string("unasked"); });
+  expect_works(*session);
+  EXPECT_EQ(sshd.connections(), 2);
+}
+
+TEST_F(SshLogIn, AnAcceptedLogInClearsEarlierRefusals) {
+  test::Sshd sshd;
+  test::FakeClock clock;
+  const auto session = make_ssh_session(sshd.settings(), std::make_shared<ConnectionLimits>(clock));
   const auto keys = sshd.dir() / "authorized_keys", away = sshd.dir() / "away";
   for (int i = 0; i < 2; ++i) {
     std::filesystem::rename(keys, away);
@@ -128,6 +166,7 @@ TEST_F(SshLogIn, AnAcceptedLogInClearsEarlierRefusals) {
     if (error.kind() == ErrorKind::kRemote) error = error_of([&] { expect_works(*session); });
     expect_kind(error, ErrorKind::kAuth);
     std::filesystem::rename(away, keys);
+    clock.advance(5min);
     expect_works(*session);
   }
 }
@@ -136,9 +175,12 @@ TEST_F(SshLogIn, ADisconnectionAfterTooManyKeysIsARefusal) {
   test::Sshd sshd({.config = {"MaxAuthTries 2"}, .authorize_key = false});
   auto settings = sshd.settings();
   settings.keys = {sshd.key(), sshd.make_key("two"), sshd.make_key("three")};
-  const auto session = make_ssh_session(settings);
-  for (int i = 0; i < 4; ++i)
+  test::FakeClock clock;
+  const auto session = make_ssh_session(settings, std::make_shared<ConnectionLimits>(clock));
+  for (int i = 0; i < 4; ++i) {
     expect_kind(error_of([&] { expect_works(*session); }), ErrorKind::kAuth);
+    clock.advance(5min);
+  }
   EXPECT_EQ(sshd.connections(), 2);
 }
 
@@ -223,9 +265,12 @@ TEST_F(SshLogIn, AKeyAddedToTheAgentIsTriedAfterTwoRefusals) {
   auto settings = sshd.settings();
   settings.keys = {sshd.dir() / "absent"};
   settings.agent = true;
-  const auto session = make_ssh_session(settings);
-  for (int i = 0; i < 3; ++i)
+  test::FakeClock clock;
+  const auto session = make_ssh_session(settings, std::make_shared<ConnectionLimits>(clock));
+  for (int i = 0; i < 3; ++i) {
     expect_kind(error_of([&] { expect_works(*session); }), ErrorKind::kAuth);
+    clock.advance(5min);
+  }
   EXPECT_EQ(sshd.connections(), 2);
   agent.add(sshd.key());
   expect_works(*session);
@@ -433,6 +478,7 @@ std::vector<std::chrono::nanoseconds> attempts_within(std::chrono::nanoseconds d
   const auto attempt = [&] {
     const std::string text = error_of([&] { connector.get(); }).what();
     return text.find("sites ban addresses") == std::string::npos &&
+           text.find("next try is due") == std::string::npos &&
            text.find("not retried until") == std::string::npos;
   };
   std::vector<std::chrono::nanoseconds> attempts;

@@ -6,7 +6,7 @@
 // callers query the facility's state. A refusal by the facility (no such file, no permission, disk
 // full) throws kNotFound or kIo. A StopScope (stop_scope.h) ends every call of its thread. A log-in
 // that needs a user's action (an expired certificate, a changed host key) throws kAuth; a repeated
-// call uses the network only after the credential has changed. Thread-safe.
+// call uses the network only minutes later or after the credential has changed. Thread-safe.
 #pragma once
 
 #include <chrono>

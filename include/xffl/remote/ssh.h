@@ -2,8 +2,8 @@
 //
 // All threads share one connection for each host. A session authenticates only at hosts whose keys
 // a file of the project pins. The session reads no ssh_config, forwards no agent or port, and
-// prompts the user only through an Ask. After two refused log-ins the session retries only when the
-// credential (its file, or the agent's identities) has changed.
+// prompts the user only through an Ask. A refused log-in is repeated once at its host, 5 minutes
+// later, and then only when the credential (its file, or the agent's identities) has changed.
 #pragma once
 
 #include <chrono>
