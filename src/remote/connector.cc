@@ -21,6 +21,7 @@ constexpr auto kLongestPause = 60'000ms;
 
 constexpr int kMaxRefusedLogIns = 2;
 constexpr auto kRefusedPause = 5min;
+constexpr auto kWrongKeyPause = 15min;
 constexpr auto kFurtherIdle = 60s, kFurtherPause = 300s;
 constexpr auto kSilentWait = 3s;  // a longer wait for the limits is logged
 constexpr auto kLeftFor = 30min;
@@ -288,7 +289,7 @@ void Connector::warn_of_key(const SshHost& host, const std::string& problem) {
         {{"facility", settings_.facility}, {"host", host_label(host)}, {"problem", problem}});
 }
 
-std::vector<PublicKey> Connector::pinned(const SshHost& host) {
+std::vector<PublicKey> Connector::pinned(const SshHost& host, const Ask* ask) {
   std::vector<PublicKey> keys = pinned_keys(settings_.known_hosts, host);
   if (keys.empty())
     throw KeyProblem{{ErrorKind::kAuth, "the host " + host_label(host) +
@@ -296,8 +297,9 @@ std::vector<PublicKey> Connector::pinned(const SshHost& host) {
                                             facility_command("trust", settings_) +
                                             "', which shows the fingerprint of its key"}};
   const auto wrong = wrong_keys_.find(host_label(host));
-  if (wrong != wrong_keys_.end() && wrong->second.first == keys)
-    throw KeyProblem{{ErrorKind::kAuth, wrong->second.second}};
+  if (wrong != wrong_keys_.end() && wrong->second.pinned == keys && !has_user(ask) &&
+      now() - wrong->second.since < kWrongKeyPause)
+    throw KeyProblem{{ErrorKind::kAuth, wrong->second.message}};
   return keys;
 }
 
@@ -318,8 +320,8 @@ void Connector::wait_for_limits(const SshHost& host) {
 
 std::shared_ptr<Connection> Connector::connect_to(const SshHost& host,
                                                   const Credentials& credentials, const Ask* ask) {
-  for (const SshHost& jump : settings_.jump) pinned(jump);
-  pinned(host);  // before any network access
+  for (const SshHost& jump : settings_.jump) pinned(jump, ask);
+  pinned(host, ask);  // before any network access
   check_refusals(host, credentials, ask);
   std::shared_ptr<void> below;
   UniqueFd socket = reach(host, credentials, below, ask);
@@ -360,7 +362,7 @@ std::shared_ptr<Connection> Connector::log_in(const SshHost& host, UniqueFd sock
                                               std::shared_ptr<void> below,
                                               const Credentials& credentials, const Ask* ask) {
   const std::string label = host_label(host);
-  const std::vector<PublicKey> keys = pinned(host);
+  const std::vector<PublicKey> keys = pinned(host, ask);
   SessionPtr session;
   try {
     session = exchange_keys(settings_, host, std::move(socket), keys);
@@ -368,7 +370,7 @@ std::shared_ptr<Connection> Connector::log_in(const SshHost& host, UniqueFd sock
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kRemote) limits_->failed(label);
     if (error.kind() != ErrorKind::kAuth) throw;
-    wrong_keys_[label] = {keys, error.what()};
+    wrong_keys_[label] = {keys, error.what(), now()};
     throw KeyProblem{error};
   }
   wrong_keys_.erase(label);
@@ -403,8 +405,8 @@ Connector::Greeting Connector::greet(const SshHost& host, const std::vector<Publ
   const auto held = lock();
   Greeting greeting;
   try {
-    for (const SshHost& jump : settings_.jump) pinned(jump);
     const Ask* ask = ask_ ? &ask_ : nullptr;
+    for (const SshHost& jump : settings_.jump) pinned(jump, ask);
     const Credentials credentials = settings_.jump.empty() ? Credentials{} : check_credentials(ask);
     UniqueFd socket = reach(host, credentials, greeting.below, ask);
     greeting.session = exchange_keys(settings_, host, std::move(socket), wanted);

@@ -65,9 +65,9 @@ class ConnectionLimits {
 
 /// Opens and keeps the one connection to a facility. Thread-safe. A host gets two refused log-ins
 /// with one credential, the second 5 min after the first: a host whose home folders or user
-/// directory are away refuses every key for a moment. Remembers a wrong host key until the pinned
-/// keys change. Meanwhile the connector throws the remembered error without a connection to the
-/// host.
+/// directory are away refuses every key for a moment. Remembers a wrong host key for 15 min, until
+/// the pinned keys change: the host, or another host of its name, may show the right key later.
+/// Meanwhile the connector throws the remembered error without a connection to the host.
 class Connector {
  public:
   /// Connectors may share `limits`; null: own limits. `ask`, which may be empty, answers the
@@ -81,11 +81,11 @@ class Connector {
   const SshSettings& settings() const { return settings_; }
 
   /// Returns the live connection, or a new connection to the first host that shows a trusted key
-  /// and accepts the log-in; a host whose key is unknown or has changed is logged once. Waits
-  /// for the limits, at most their longest_wait(). With `ask` a user is present, and the connector
-  /// repeats a refused log-in.
-  /// Throws kRemote, kAuth (no host accepts, and one host or a jump host refuses the log-in; no
-  /// host has a trusted key; the user gives no answer), kCancelled on the thread's StopScope.
+  /// and accepts the log-in; a host whose key is unknown or has changed is logged once. Waits for
+  /// the limits, at most their longest_wait(). With `ask` a user is present, and the connector
+  /// forgets refused log-ins and wrong keys. Throws kRemote, kAuth (no host accepts, and one host or
+  /// a jump host refuses the log-in; no host has a trusted key; the user gives no answer),
+  /// kCancelled on the thread's StopScope.
   std::shared_ptr<Connection> get(const Ask* ask = nullptr);
 
   /// Returns get() and up to `count` - 1 further connections to the same host for bulk transfers,
@@ -118,6 +118,11 @@ class Connector {
     Clock::MonotonicTime next{};  // the earliest second log-in
     std::string next_utc;
   };
+  struct WrongKey {
+    std::vector<PublicKey> pinned;
+    std::string message;
+    Clock::MonotonicTime since{};
+  };
 
   std::shared_ptr<Connection> connect(const Ask* ask);
   std::shared_ptr<Connection> connect_to_one_of(const std::vector<SshHost>& hosts, const Ask* ask);
@@ -133,7 +138,7 @@ class Connector {
   /// Returns a socket to `host` through the jump hosts, whose log-ins may use `ask`.
   UniqueFd reach(const SshHost& host, const Credentials& credentials, std::shared_ptr<void>& below,
                  const Ask* ask);
-  std::vector<PublicKey> pinned(const SshHost& host);
+  std::vector<PublicKey> pinned(const SshHost& host, const Ask* ask);
   Credentials check_credentials(const Ask* ask);
   void check_refusals(const SshHost& host, const Credentials& credentials, const Ask* ask) const;
   void note_refusal(const SshHost& host, const Credentials& credentials,
@@ -156,7 +161,7 @@ class Connector {
   Clock::MonotonicTime further_used_{};
   std::optional<Clock::MonotonicTime> further_failed_;
   std::map<std::string, Refusal> refusals_;
-  std::map<std::string, std::pair<std::vector<PublicKey>, std::string>> wrong_keys_;
+  std::map<std::string, WrongKey> wrong_keys_;
   std::map<std::string, std::string> warned_;  // the logged problem of a host's key
 };
 

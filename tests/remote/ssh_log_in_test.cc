@@ -332,6 +332,38 @@ TEST_F(SshLogIn, AChangedHostKeyIsRejectedBeforeAuthentication) {
   expect_works(*session);
 }
 
+// A reinstalled node shows a fresh key until the site's tools have restored the old one.
+TEST_F(SshLogIn, AHostKeyThatIsWrongForAWhileIsAskedForAgain) {
+  test::Sshd sshd;
+  test::FakeClock clock;
+  const auto limits = std::make_shared<ConnectionLimits>(clock);
+  const auto waiting = make_ssh_session(sshd.settings(), limits);
+  const auto restored = make_ssh_session(sshd.settings(), limits);
+  sshd.stop();
+  for (const char* name : {"host_key", "host_key.pub"})
+    std::filesystem::rename(sshd.dir() / name, sshd.dir() / (std::string("old_") + name));
+  sshd.change_host_key();
+  sshd.start();
+  for (Session* each : {waiting.get(), restored.get()}) {
+    const Error error = error_of([&] { expect_works(*each); });
+    expect_kind(error, ErrorKind::kAuth);
+    EXPECT_THAT(error.what(), HasSubstr("HOST KEY CHANGED"));
+  }
+  sshd.stop();
+  for (const char* name : {"host_key", "host_key.pub"})
+    std::filesystem::rename(sshd.dir() / (std::string("old_") + name), sshd.dir() / name);
+  sshd.start();
+  clock.advance(14min);
+  expect_kind(error_of([&] { expect_works(*waiting); }), ErrorKind::kAuth);
+  EXPECT_EQ(sshd.connections(), 2) << "the wrong key is remembered";
+  log_in(*restored, [](const std::string&, bool) { return std::string("unasked"); });
+  expect_works(*restored);
+  EXPECT_EQ(sshd.connections(), 3) << "a user need not wait";
+  clock.advance(1min);
+  expect_works(*waiting);
+  EXPECT_EQ(sshd.connections(), 4);
+}
+
 // One of two log-in nodes shows a new key: the other one serves, and the log says it once.
 TEST_F(SshLogIn, ALogInNodeWithAChangedKeyDoesNotHideTheOthers) {
   test::Sshd changed, good;
