@@ -49,17 +49,25 @@ using Type = FileInfo::Type;
 // The two scripts are fixed, with names and sizes as arguments. Contents travel through stdin, and
 // in the output after their sizes. An output that does not parse to its last line is a lost answer.
 //
-// Arguments: a folder, then for each file its name and the maximum size of a wanted content.
+// Arguments: a folder, then for each file its name and the maximum size of a wanted content. All
+// tests of `[` are false for a name on a file server that does not answer, so stat's message
+// decides that a name is absent. A second view() sees the name that has appeared during the first
+// one. Exit codes 3 and 4: the folder or a file cannot be examined.
 constexpr const char* kLook = R"(
-if ! cd -- "$1" 2>/dev/null; then
-  if [ -d "$1" ]; then exit 3; fi
-  echo none; exit 0
-fi
-shift
-while [ $# -ge 2 ]; do
+absent() {
+  problem=$(LC_ALL=C stat $2 -- "$1" 2>&1 >/dev/null)
+  case "$? $problem" in
+    "0 "*) return 1 ;;
+    "1 "*": No such file or directory" | "1 "*": Not a directory") return 0 ;;
+  esac
+  echo "$problem" >&2
+  exit 3
+}
+view() {
   if [ -h "$1" ]; then echo other
   elif [ -f "$1" ]; then
-    size=$(($(wc -c <"$1"))) || exit 4
+    size=$(wc -c <"$1") || exit 4
+    size=$((size))
     if [ "$size" -le "$2" ]; then
       echo "content $size"
       if [ "$size" -gt 0 ]; then head -c "$size" <"$1"; fi
@@ -67,7 +75,17 @@ while [ $# -ge 2 ]; do
     else echo "file $size"; fi
   elif [ -d "$1" ]; then echo folder
   elif [ -e "$1" ]; then echo other
-  else echo absent; fi
+  elif absent "$1"; then echo absent
+  else return 1; fi
+}
+if ! cd -- "$1" 2>/dev/null; then
+  if absent "$1" -L || [ ! -d "$1" ]; then echo none; exit 0; fi
+  echo "$1 cannot be entered" >&2
+  exit 3
+fi
+shift
+while [ $# -ge 2 ]; do
+  view "$1" "$2" || view "$1" "$2" || exit 3
   shift 2
 done
 echo end)";

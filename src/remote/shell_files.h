@@ -61,8 +61,8 @@ class ShellFiles {
 using RunCommand =
     std::function<CommandResult(const std::vector<std::string>& argv, const std::string& input)>;
 
-/// See Session::look(). Throws kRemote when the answer is incomplete, kIo when the folder is not
-/// accessible.
+/// See Session::look(). Throws kRemote when the answer is incomplete, kIo when the folder or a file
+/// cannot be examined.
 std::vector<FileView> look_by_shell(const RunCommand& run, const RemotePath& folder,
                                     std::span<const FileQuery> files);
 

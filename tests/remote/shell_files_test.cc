@@ -7,9 +7,11 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 
 #include "support/fake_session.h"
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 
@@ -36,15 +38,26 @@ class ShellFiles : public testing::Test {
   std::vector<FileView> look(const std::vector<FileQuery>& files) {
     return look_by_shell(run_in(*session_), folder_, files);
   }
-  /// Puts two files where the program `sync` is this shell script.
-  bool put_with_sync(const std::string& script) {
-    write_file_atomic(dir_ / "sync", "#!/bin/sh\n" + script + "\n", 0755);
+  /// Calls `call` where the program `name` is this shell script.
+  void with_program(const std::string& name, const std::string& script,
+                    const std::function<void()>& call) {
+    write_file_atomic(dir_ / name, "#!/bin/sh\n" + script + "\n", 0755);
     const std::string path = std::getenv("PATH");
     ::setenv("PATH", (dir_.path().string() + ":" + path).c_str(), 1);
-    const std::vector<NewFile> files = {{"one", "1"}, {"two", ""}};
-    const bool done = put_by_shell(run_in(*session_), folder_, files);
+    call();
     ::setenv("PATH", path.c_str(), 1);
+    fs::remove(dir_ / name);
+  }
+  bool put_with_sync(const std::string& script) {
+    const std::vector<NewFile> files = {{"one", "1"}, {"two", ""}};
+    bool done = false;
+    with_program("sync", script, [&] { done = put_by_shell(run_in(*session_), folder_, files); });
     return done;
+  }
+  void expect_no_answer(const std::string& name, const std::string& problem) {
+    const Error error = test::error_of([&] { look({{name, 10}}); });
+    EXPECT_EQ(error.kind(), ErrorKind::kIo) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr(problem));
   }
 };
 
@@ -94,6 +107,39 @@ TEST_F(ShellFiles, ReadsRegularFilesOnly) {
 TEST_F(ShellFiles, AMissingFolderHasNoFiles) {
   EXPECT_FALSE(look({{"one", 10}}).at(0).info);
   EXPECT_FALSE(fs::exists(here_));
+}
+
+TEST_F(ShellFiles, NothingIsBelowAFile) {
+  fs::create_directories(here_);
+  write_file_atomic(here_ / "file", "x");
+  EXPECT_FALSE(look({{"file/below", 10}}).at(0).info);
+  for (const fs::path& folder : {here_ / "file", here_ / "file/below"}) {
+    folder_ = RemotePath(folder.string());
+    EXPECT_FALSE(look({{"one", 10}}).at(0).info);
+  }
+}
+
+// A loop of links in place of a file server that does not answer: the update of a finished training
+// may be there.
+TEST_F(ShellFiles, ANameThatCannotBeExaminedIsNotAbsent) {
+  fs::create_directories(here_);
+  fs::create_symlink("loop", here_ / "loop");
+  EXPECT_EQ(look({{"loop", 10}}).at(0).info->type, FileInfo::Type::kOther);
+  expect_no_answer("loop/file", "Too many levels of symbolic links");
+  for (const char* folder : {"loop", "loop/below"}) {
+    folder_ = RemotePath((here_ / folder).string());
+    expect_no_answer("one", "Too many levels of symbolic links");
+  }
+}
+
+TEST_F(ShellFiles, AProgramThatFailsTellsOfNoAbsence) {
+  fs::create_directories(here_);
+  write_file_atomic(here_ / "one", "1");
+  const std::string loader = "cannot open shared object file: No such file or directory";
+  with_program("stat", "echo 'libacl.so: " + loader + "' >&2; exit 127",
+               [&] { expect_no_answer("two", loader); });
+  with_program("wc", "echo 'one: Input/output error' >&2; exit 1",
+               [&] { expect_no_answer("one", "Input/output error"); });
 }
 
 TEST_F(ShellFiles, FailsOverAFolderBeforeAnyFileHasItsName) {
