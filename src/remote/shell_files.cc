@@ -19,11 +19,16 @@ namespace {
 
 // Exit codes of the scripts in this file, distinct from the commands' codes.
 constexpr int kNotThere = 90, kNotRegular = 91, kTooShort = 92;
-constexpr int kNoSuchCommand = 127;
+constexpr int kCannotExecute = 126, kNoSuchCommand = 127;
 constexpr size_t kMaxListed = 100'000;  // of a folder
 // The C locale fixes the messages that this file compares; the umask hides new files from other
 // users.
 constexpr std::string_view kHead = "LC_ALL=C; export LC_ALL; umask 077; ";
+
+// A program that does not start may print "No such file or directory", too: of a library.
+bool has_started(int exit_code) {
+  return exit_code != kCannotExecute && exit_code != kNoSuchCommand;
+}
 
 std::string q(const RemotePath& path) { return quote_for_shell(path.str()); }
 
@@ -208,7 +213,7 @@ void fail_by(int exit_code, const std::string& err, const std::string& activity)
   const std::string message = log::printable(err, 500);
   if (exit_code == kNotThere) fail(ErrorKind::kNotFound, "no such file");
   if (exit_code == kNotRegular) fail(ErrorKind::kIo, "not a regular file");
-  if (exit_code == kNoSuchCommand) fail(ErrorKind::kUnsupported, message);
+  if (!has_started(exit_code)) fail(ErrorKind::kUnsupported, message);
   if (contains(err, "No such file or directory")) fail(ErrorKind::kNotFound, message);
   fail(ErrorKind::kIo, message + " (exit code " + std::to_string(exit_code) + ")");
   throw Error(ErrorKind::kInternal, "not reached");
@@ -230,7 +235,8 @@ CommandResult ShellFiles::check(const std::string& activity, const std::string& 
 std::optional<FileInfo> ShellFiles::stat(const RemotePath& path) {
   const CommandResult result = run("exec stat -c '%f %s' " + q(path));
   if (result.exit_code != 0) {
-    if (contains(result.err, "No such file") || contains(result.err, "Not a directory"))
+    if (has_started(result.exit_code) &&
+        (contains(result.err, "No such file") || contains(result.err, "Not a directory")))
       return std::nullopt;
     fail_by(result.exit_code, result.err, "look at " + path.str());
   }

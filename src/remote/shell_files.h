@@ -27,7 +27,8 @@ std::string dd_write(const RemotePath& path, uint64_t offset);
 /// The number of copied bytes in dd's messages; empty when absent.
 std::optional<uint64_t> dd_copied(std::string_view err);
 
-/// Throws the error of a failed script: kNotFound, kUnsupported (no such command), else kIo.
+/// Throws the error of a failed script: kNotFound, kUnsupported (a command does not start), else
+/// kIo.
 [[noreturn]] void fail_by(int exit_code, const std::string& err, const std::string& activity);
 
 class ShellFiles {

@@ -606,6 +606,26 @@ TEST_F(SshLink, CommandsMakeFilesAndNamesDurable) {
   EXPECT_EQ(read_file(dir / "log", 1000), here + "/one: one\n" + here + ": two\n");
 }
 
+// Behind the noise SFTP does not work.
+TEST_F(SshLink, WhereStatDoesNotStartNoFileIsAbsent) {
+  test::TempDir dir;
+  const std::string here = dir.path().string();
+  test::Sshd sshd({.before_login = "echo noise; PATH=" + here + ":$PATH; export PATH"});
+  const auto session = make_ssh_session(sshd.settings());
+  const RemotePath key(sshd.key().string());
+  EXPECT_TRUE(session->stat(key));
+  EXPECT_FALSE(session->stat(key.parent() / "absent"));
+  for (const char* status : {"126", "127"}) {
+    write_file_atomic(dir / "stat",
+                      std::string("#!/bin/sh\necho 'libacl.so: No such file or directory' >&2\n") +
+                          "exit " + status + "\n",
+                      0755);
+    const Error error = error_of([&] { session->stat(key); });
+    EXPECT_EQ(error.kind(), ErrorKind::kUnsupported) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr("libacl.so"));
+  }
+}
+
 TEST_F(SshLink, WaitsForASlowLogInShell) {
   test::Sshd sshd({.before_login = "sleep 2; printf '\\033[2Jmotd\\r\\n'; echo more >&2"});
   const auto session = make_ssh_session(sshd.settings());
