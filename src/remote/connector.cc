@@ -36,6 +36,14 @@ struct RefusedLogIn : Error {
   explicit RefusedLogIn(const std::string& message) : Error(ErrorKind::kAuth, message) {}
 };
 
+// Marks the log-ins of its lifetime as extra ones.
+struct ExtraLogIns {
+  explicit ExtraLogIns(bool& mark) : is_extra(mark) { is_extra = true; }
+  ~ExtraLogIns() { is_extra = false; }
+  ExtraLogIns(const ExtraLogIns&) = delete;
+  bool& is_extra;
+};
+
 void append(std::string& list, const std::string& item) {
   list += (list.empty() ? "" : "; ") + item;
 }
@@ -146,12 +154,11 @@ bool Connector::leave(const std::shared_ptr<Connection>& failed, const std::stri
   std::erase_if(others, [&](const SshHost& host) { return host == bad || was_left(host); });
   left_[host_label(bad)] = now();
   if (others.empty()) return false;
-  const auto refusals = refusals_;
+  const ExtraLogIns extra(is_extra_);
   try {  // without a prompt: the old connection still serves
     use(connect_to_one_of(others, nullptr));
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kCancelled) throw;
-    refusals_ = refusals;  // a refusal without a prompt forbids no log-in with one
     for (const SshHost& host : others) left_[host_label(host)] = now();  // one try in half an hour
     log::debug("no other log-in node", {{"facility", settings_.facility}, {"why", error.what()}});
     return false;
@@ -179,6 +186,7 @@ std::vector<std::shared_ptr<Connection>> Connector::get_several(int count) {
 // have room to spare: a lost connection, or the first one of another facility, needs it more. After
 // a failure the connector opens none for kFurtherPause.
 void Connector::connect_further(size_t count) {
+  const ExtraLogIns extra(is_extra_);
   try {
     const bool failed_lately = further_failed_ && now() - *further_failed_ < kFurtherPause;
     const auto has_spare = [&](const SshHost& at) { return limits_->has_spare(host_label(at)); };
@@ -218,7 +226,7 @@ Credentials Connector::check_credentials(const Ask* ask) {
 void Connector::check_refusals(const SshHost& host, const Credentials& credentials,
                                const Ask* ask) const {
   if (has_user(ask)) return;
-  const auto found = refusals_.find(host_label(host));
+  const auto found = refusals_.find({host_label(host), is_extra_});
   if (found == refusals_.end() || found->second.stamp != credentials.stamp) return;
   const Refusal& refusal = found->second;
   if (refusal.count >= kMaxRefusedLogIns)
@@ -231,7 +239,7 @@ void Connector::check_refusals(const SshHost& host, const Credentials& credentia
 
 void Connector::note_refusal(const SshHost& host, const Credentials& credentials,
                              const std::string& message) {
-  Refusal& refusal = refusals_[host_label(host)];
+  Refusal& refusal = refusals_[{host_label(host), is_extra_}];
   refusal.count = refusal.stamp == credentials.stamp ? refusal.count + 1 : 1;
   refusal.stamp = credentials.stamp;
   refusal.message = message;
@@ -395,7 +403,7 @@ std::shared_ptr<Connection> Connector::log_in(const SshHost& host, UniqueFd sock
     note_refusal(host, credentials, error.what());
     throw RefusedLogIn(error.what());
   }
-  refusals_.erase(label);
+  for (const bool extra : {false, true}) refusals_.erase({label, extra});
   limits_->succeeded(label);
   return std::make_shared<Connection>(std::move(session), label, settings_.timeouts,
                                       std::move(below));

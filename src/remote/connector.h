@@ -9,6 +9,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "connection.h"
@@ -64,10 +65,11 @@ class ConnectionLimits {
 };
 
 /// Opens and keeps the one connection to a facility. Thread-safe. A host gets two refused log-ins
-/// with one credential, the second 5 min after the first: a host whose home folders or user
-/// directory are away refuses every key for a moment. Remembers a wrong host key for 15 min, until
-/// the pinned keys change: the host, or another host of its name, may show the right key later.
-/// Meanwhile the connector throws the remembered error without a connection to the host.
+/// with one credential, the second 5 min after the first, and as many beside a live connection: a
+/// host whose home folders or user directory are away refuses every key for a moment. Remembers a
+/// wrong host key for 15 min, until the pinned keys change: the host, or another host of its name,
+/// may show the right key later. Meanwhile the connector throws the remembered error without a
+/// connection to the host.
 class Connector {
  public:
   /// Connectors may share `limits`; null: own limits. `ask`, which may be empty, answers the
@@ -118,6 +120,9 @@ class Connector {
     Clock::MonotonicTime next{};  // the earliest second log-in
     std::string next_utc;
   };
+  // A host, and whether the log-in is an extra one. Extra log-ins are without prompts, so a host
+  // with a second factor refuses them.
+  using LogInKind = std::pair<std::string, bool>;
   struct WrongKey {
     std::vector<PublicKey> pinned;
     std::string message;
@@ -160,7 +165,8 @@ class Connector {
   std::vector<std::shared_ptr<Connection>> further_;
   Clock::MonotonicTime further_used_{};
   std::optional<Clock::MonotonicTime> further_failed_;
-  std::map<std::string, Refusal> refusals_;
+  std::map<LogInKind, Refusal> refusals_;
+  bool is_extra_ = false;  // the log-in in progress, beside a live connection
   std::map<std::string, WrongKey> wrong_keys_;
   std::map<std::string, std::string> warned_;  // the logged problem of a host's key
 };

@@ -171,6 +171,30 @@ TEST_F(SshLogIn, AnAcceptedLogInClearsEarlierRefusals) {
   }
 }
 
+// A host with a second factor refuses the further connections of a transfer, which log in without
+// prompts; any host may refuse a key for some minutes.
+TEST_F(SshLogIn, RefusedFurtherConnectionsForbidNoLogIn) {
+  for (const bool has_ask : {true, false}) {
+    test::Sshd sshd;
+    test::FakeClock clock;
+    const Ask ask = [](const std::string&, bool) { return std::string("unasked"); };
+    Connector connector(sshd.settings(), std::make_shared<ConnectionLimits>(clock),
+                        has_ask ? ask : Ask());
+    const auto connection = connector.get();
+    const auto keys = sshd.dir() / "authorized_keys", away = sshd.dir() / "away";
+    std::filesystem::rename(keys, away);
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(connector.get_several(3).size(), 1u);
+      clock.advance(6min);
+    }
+    EXPECT_EQ(sshd.connections(), 3) << "two refused ones";
+    std::filesystem::rename(away, keys);
+    connection->with([](ssh_session session) { ssh_disconnect(session); });
+    EXPECT_NE(connector.get(), connection);
+    EXPECT_EQ(connector.get_several(3).size(), 3u) << "the log-in has cleared the refusals";
+  }
+}
+
 TEST_F(SshLogIn, ADisconnectionAfterTooManyKeysIsARefusal) {
   test::Sshd sshd({.config = {"MaxAuthTries 2"}, .authorize_key = false});
   auto settings = sshd.settings();
