@@ -333,6 +333,13 @@ void Sftp::take_answer(const std::string& handle, std::deque<PendingRead>& pendi
 std::optional<FileInfo> Sftp::stat(const RemotePath& path) { return lstat(path.str()); }
 
 size_t Sftp::read(const RemotePath& path, uint64_t offset, std::span<std::byte> out) {
+  struct OneLimit {  // small pieces of files are short calls
+    explicit OneLimit(Deadline& at) : latest(at) {}
+    ~OneLimit() { latest = kWhileMoving; }
+    Deadline& latest;
+  };
+  const OneLimit limit(latest_);
+  latest_ = operation_deadline();
   size_t done = 0;
   download(path, offset, out.size(),
            [&](std::span<const std::byte> bytes) {

@@ -4,10 +4,11 @@
 // number of requests and receives the answers in any order. Source: draft-ietf-secsh-filexfer-02
 // and OpenSSH's PROTOCOL section 4 (posix-rename, fsync, statvfs). Only one thread at a time may
 // use a client. The file operations have the contracts of Session. A request without its whole
-// answer within timeouts().operation throws kRemote; download() and upload() wait for as long while
-// no byte arrives.
+// answer within timeouts().operation throws kRemote, as does a read() that takes longer; download()
+// and upload() wait for as long while no byte arrives.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -71,7 +72,9 @@ class Sftp {
   // Packets and answers. One deadline holds for a request and its answer; with kWhileMoving the
   // time starts again with each received byte.
   static constexpr Deadline kWhileMoving = Deadline::max();
-  Deadline operation_deadline() { return deadline_in(channel_.connection().timeouts().operation); }
+  Deadline operation_deadline() {
+    return std::min(latest_, deadline_in(channel_.connection().timeouts().operation));
+  }
   void start(const std::stop_token& stop);
   void send(uint8_t type, const std::string& body, const std::stop_token& stop,
             std::span<const std::byte> tail, Deadline deadline);
@@ -110,7 +113,8 @@ class Sftp {
   std::vector<std::byte> arrived_;  // empty while no answer is outstanding
   size_t begin_ = 0, end_ = 0;      // the unread part of arrived_
   uint32_t next_id_ = 1;
-  int waiting_ = 0;  // outstanding answers
+  int waiting_ = 0;                 // outstanding answers
+  Deadline latest_ = kWhileMoving;  // of all requests of a read()
   bool broken_ = false;
 };
 

@@ -165,6 +165,18 @@ TEST_F(HostileServerTest, ATrickleDoesNotProlongAShortCall) {
   }
 }
 
+// All requests of a short read have one time limit, too.
+TEST_F(HostileServerTest, ATrickleDoesNotProlongAShortRead) {
+  all({.sends_per_second = 40, .free_bytes = 400});  // the version packet passes
+  const auto session = make_ssh_session(settings(/*shell=*/false, 3s));
+  std::vector<std::byte> piece(2048);
+  const double seconds = seconds_of([&] {
+    const Error error = error_of([&] { session->read(RemotePath(file_.string()), 0, piece); });
+    EXPECT_EQ(error.kind(), ErrorKind::kRemote) << error.what();
+  });
+  EXPECT_LT(seconds, 20) << "the bytes need more than 40 s";
+}
+
 // An SFTP server has nothing to say there, and what libssh holds of it grows without end.
 TEST_F(HostileServerTest, AnSftpServerThatFloodsStderrIsGivenUp) {
   HostileServer server;
