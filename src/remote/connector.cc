@@ -145,13 +145,16 @@ bool Connector::was_left(const SshHost& host) const {
   return found != left_.end() && now() - found->second < kLeftFor;
 }
 
-bool Connector::leave(const std::shared_ptr<Connection>& failed, const std::string& problem) {
-  if (settings_.hosts.size() < 2) return false;
+bool Connector::leave(const std::shared_ptr<Connection>& failed, const std::string& problem,
+                      NodeTrouble trouble) {
+  const bool has_others = settings_.hosts.size() > 1;
   const auto held = lock();
-  if (connection_ != failed) return true;
+  if (connection_ != failed) return has_others;
   const SshHost bad = host_;
+  if (!has_others && was_left(bad)) return false;
   std::vector<SshHost> others = settings_.hosts;
-  std::erase_if(others, [&](const SshHost& host) { return host == bad || was_left(host); });
+  std::erase_if(others,
+                [&](const SshHost& host) { return has_others && (host == bad || was_left(host)); });
   left_[host_label(bad)] = now();
   if (others.empty()) return false;
   const ExtraLogIns extra(is_extra_);
@@ -163,12 +166,15 @@ bool Connector::leave(const std::shared_ptr<Connection>& failed, const std::stri
     log::debug("no other log-in node", {{"facility", settings_.facility}, {"why", error.what()}});
     return false;
   }
-  log::warning("a log-in node is not used for 30 minutes: it cannot write",
-               {{"facility", settings_.facility},
-                {"host", host_label(bad)},
-                {"instead", host_label(host_)},
-                {"problem", problem}});
-  return true;
+  const char* event = trouble == NodeTrouble::kCannotWrite
+                          ? "a log-in node is not used for 30 minutes: it cannot write"
+                          : "a log-in node is not used for 30 minutes: it runs no command";
+  if (!has_others) event = "a new connection to the log-in node replaces one in trouble";
+  log::warning(event, {{"facility", settings_.facility},
+                       {"host", host_label(bad)},
+                       {"instead", host_label(host_)},
+                       {"problem", problem}});
+  return has_others;
 }
 
 std::vector<std::shared_ptr<Connection>> Connector::get_several(int count) {

@@ -64,6 +64,9 @@ class ConnectionLimits {
   std::minstd_rand jitter_{std::random_device{}()};
 };
 
+/// Why a session leaves a login node.
+enum class NodeTrouble { kCannotWrite, kRunsNoCommand };
+
 /// Opens and keeps the one connection to a facility. Thread-safe. A host gets two refused log-ins
 /// with one credential, the second 5 min after the first, and as many beside a live connection: a
 /// host whose home folders or user directory are away refuses every key for a moment. Remembers a
@@ -95,12 +98,18 @@ class Connector {
   /// further connections when the last call is more than a minute ago.
   std::vector<std::shared_ptr<Connection>> get_several(int count);
 
-  /// Replaces `failed`, through which a file could not be written, by a connection to another login
-  /// node, and logs `problem`; for half an hour new connections prefer other nodes. Returns false
-  /// and keeps `failed` when the facility has one host, when no other node can be reached without a
-  /// prompt, or when every other node was left or not reached in the last half hour. Returns true
-  /// without a new connection when another thread has replaced `failed`. Throws kCancelled.
-  bool leave(const std::shared_ptr<Connection>& failed, const std::string& problem);
+  /// Replaces `failed`, a connection to a node in `trouble`, by a connection to another login node,
+  /// and logs `problem`; for half an hour new connections prefer other nodes. Returns false and
+  /// keeps `failed` when no other node can be reached without a prompt, or when every other node
+  /// was left or not reached in the last half hour. Returns true without a new connection when
+  /// another thread has replaced `failed`. With one host, whose name may stand for several nodes,
+  /// leave() returns false and replaces `failed` by a new connection to that name, once in half an
+  /// hour and without a prompt. Throws kCancelled.
+  bool leave(const std::shared_ptr<Connection>& failed, const std::string& problem,
+             NodeTrouble trouble = NodeTrouble::kCannotWrite);
+
+  /// The time of the clock of the limits.
+  Clock::MonotonicTime now() const { return limits_->clock().monotonic(); }
 
   /// The connector calls on_new with each new connection, before the first use.
   std::function<void(Connection&)> on_new;
@@ -150,7 +159,6 @@ class Connector {
                     const std::string& message);
   bool has_user(const Ask* ask) const { return ask != nullptr && ask != &ask_; }
   void wait_for_limits(const SshHost& host);
-  Clock::MonotonicTime now() const { return limits_->clock().monotonic(); }
   std::unique_lock<std::timed_mutex> lock();
   void warn_of_key(const SshHost& host, const std::string& problem);
 

@@ -46,8 +46,10 @@ class SshSession final : public Session {
     const StopScope scope(stop);
     const auto connection = connector_.get();
     return with_context("'" + argv[0] + "'", [&] {
-      return run_script(connection, "exec " + quote_argv_for_shell(argv), stdin_text, timeout,
-                        stop);
+      return watched(connection, [&] {
+        return run_script(connection, "exec " + quote_argv_for_shell(argv), stdin_text, timeout,
+                          stop);
+      });
     });
   }
 
@@ -161,9 +163,41 @@ class SshSession final : public Session {
 
   RunCommand moving(const std::string& activity) {
     return [this, activity](const std::vector<std::string>& argv, const std::string& input) {
-      return run_moving_script(connector_.get(), "exec " + quote_argv_for_shell(argv), input,
-                               activity, {});
+      const auto connection = connector_.get();
+      return watched(connection, [&] {
+        return run_moving_script(connection, "exec " + quote_argv_for_shell(argv), input, activity,
+                                 {});
+      });
     };
+  }
+
+  // Calls `command`, which runs a command through `connection`. A login node may keep its
+  // connections and run nothing: at its limit of processes, with a log-in shell that hangs, without
+  // a free channel. After repeated failures of this kind the session looks for another node.
+  template <class Command>
+  CommandResult watched(const std::shared_ptr<Connection>& connection, Command command) {
+    try {
+      CommandResult result = command();
+      const std::lock_guard lock(mutex_);
+      failures_ = {};
+      return result;
+    } catch (const Error& error) {
+      const bool has_no_answer =
+          error.kind() == ErrorKind::kRemote || error.kind() == ErrorKind::kUnsupported;
+      if (has_no_answer && connection->alive() && fails_repeatedly(connection))
+        connector_.leave(connection, error.what(), NodeTrouble::kRunsNoCommand);
+      throw;
+    }
+  }
+
+  // Counts a failure of a command.
+  bool fails_repeatedly(const std::shared_ptr<Connection>& connection) {
+    const auto now = connector_.now();
+    const std::lock_guard lock(mutex_);
+    if (failures_.through.lock() != connection) failures_ = {connection, 0, now};
+    if (++failures_.count < kMaxFailures || now - failures_.since < kFailuresTime) return false;
+    failures_ = {};
+    return true;
   }
 
   Connections bulk(uint64_t length) {
@@ -229,8 +263,18 @@ class SshSession final : public Session {
 
   static constexpr size_t kMaxIdle = 2;
   static constexpr int kBulkConnections = 3;
+  // A burst of failures, as at a limit of processes, may end by itself.
+  static constexpr int kMaxFailures = 3;
+  static constexpr std::chrono::minutes kFailuresTime{5};
+  // Commands without an answer since the last answer, through one connection.
+  struct Failures {
+    std::weak_ptr<Connection> through;
+    int count = 0;
+    Clock::MonotonicTime since{};
+  };
   std::mutex mutex_;
   std::vector<std::unique_ptr<Sftp>> idle_;
+  Failures failures_;
   std::atomic<bool> sftp_unavailable_ = false;
   std::atomic<uint64_t> generation_ = 0;  // of the connection
   Connector connector_;

@@ -272,6 +272,84 @@ TEST_F(SshLink, SeveralFailedWritesLeaveANodeOnce) {
   EXPECT_EQ(connector.get(), other);
 }
 
+// A login node whose log-in shell starts no command while a file exists.
+class SshNodeThatRunsNothing : public SshTest {
+ protected:
+  test::SshdOptions options() const {
+    return {.before_login = "[ ! -e " + broken_.string() + " ] || exit 254"};
+  }
+  void break_node() { write_file_atomic(broken_, ""); }
+  void mend_node() { std::filesystem::remove(broken_); }
+  // Each call fails and takes `time`.
+  void expect_failures(Session& session, int count, std::chrono::minutes time) {
+    for (int i = 0; i < count; ++i) {
+      const Error error = error_of([&] { expect_works(session); });
+      EXPECT_EQ(error.kind(), ErrorKind::kRemote) << error.what();
+      clock_.advance(time);
+    }
+  }
+
+  test::TempDir dir_;
+  std::filesystem::path broken_ = dir_ / "broken";
+  test::FakeClock clock_;
+  std::shared_ptr<ConnectionLimits> limits_ = std::make_shared<ConnectionLimits>(clock_);
+};
+
+TEST_F(SshNodeThatRunsNothing, AnotherOneIsUsedAfterFiveMinutes) {
+  test::Sshd bad(options()), good;
+  const auto session = make_ssh_session(both(bad, good), limits_);
+  expect_works(*session);
+  break_node();
+  expect_failures(*session, 5, 1min);
+  EXPECT_EQ(good.connections(), 0) << "the trouble may end by itself";
+  expect_failures(*session, 1, 0min);
+  EXPECT_EQ(good.connections(), 1);
+  expect_works(*session);
+  EXPECT_EQ(bad.connections(), 1);
+}
+
+TEST_F(SshNodeThatRunsNothing, ACommandThatRunsEndsTheCount) {
+  test::Sshd bad(options()), good;
+  const auto session = make_ssh_session(both(bad, good), limits_);
+  break_node();
+  expect_failures(*session, 2, 1min);
+  mend_node();
+  expect_works(*session);
+  break_node();
+  clock_.advance(5min);
+  expect_failures(*session, 3, 1min);
+  EXPECT_EQ(good.connections(), 0);
+}
+
+// The name may stand for several nodes.
+TEST_F(SshNodeThatRunsNothing, OneNameGetsANewConnectionInHalfAnHour) {
+  test::Sshd sshd(options());
+  const auto session = make_ssh_session(sshd.settings(), limits_);
+  expect_works(*session);
+  break_node();
+  expect_failures(*session, 2, 3min);
+  EXPECT_EQ(sshd.connections(), 1);
+  expect_failures(*session, 7, 3min);
+  EXPECT_EQ(sshd.connections(), 2);
+  clock_.advance(12min);
+  expect_failures(*session, 3, 3min);
+  EXPECT_EQ(sshd.connections(), 3);
+  mend_node();
+  expect_works(*session);
+  EXPECT_EQ(sshd.connections(), 3);
+}
+
+TEST_F(SshNodeThatRunsNothing, ARefusedChangeOfAFileBehindOneNameIsAnIoError) {
+  test::Sshd sshd;
+  const auto session = make_ssh_session(sshd.settings(), limits_);
+  const RemotePath below_a_file(sshd.key().string() + "/below");
+  for (const int connections : {2, 2, 3}) {
+    EXPECT_EQ(error_of([&] { session->make_dirs(below_a_file); }).kind(), ErrorKind::kIo);
+    EXPECT_EQ(sshd.connections(), connections);
+    clock_.advance(16min);
+  }
+}
+
 // No login node is to blame for the disk of this machine.
 TEST_F(SshLink, AFailedReadOfTheLocalFileLeavesNoNode) {
   test::Sshd one, two;
