@@ -1,14 +1,11 @@
 // xffl-train: runs a facility's job, one process per rank; reads the ranks from environment
 // variables.
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
-#include <csignal>
 #include <exception>
-#include <string_view>
 
 #include "commands.h"
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
 
 namespace {
 
@@ -147,20 +144,11 @@ void run(const CommandLine& line) {
                     "no command: expected --job job.json or a subcommand, see xffl-train --help");
 }
 
-// The process memory-maps models and token shards, so a truncated file raises SIGBUS.
-extern "C" void on_sigbus(int signal_number) {
-  constexpr std::string_view kText =
-      "xffl-train: a mapped file became shorter or unreadable (SIGBUS)\n";
-  [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, kText.data(), kText.size());
-  std::signal(signal_number, SIG_DFL);
-  std::raise(signal_number);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   set_up_process();
-  std::signal(SIGBUS, on_sigbus);
+  xffl::end_on_unreadable_mapping("xffl-train");
   CommandLine line;
   declare(line);
   try {

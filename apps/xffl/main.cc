@@ -17,6 +17,7 @@
 #include "completion.h"
 #include "xffl/base/console.h"
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/base/process.h"
 #include "xffl/base/scrub.h"
@@ -141,6 +142,7 @@ void require_known_command(const CLI::App& app, const std::vector<std::string>& 
 int main(int argc, char** argv) {
   fill_standard_descriptors();
   disable_core_files();
+  xffl::end_on_unreadable_mapping("xffl");
   CLI::App app{"Fine-tunes one LLaMA across HPC facilities without moving their data.", "xffl"};
   app.set_version_flag("--version", std::string("xffl ") + XFFL_VERSION);
   app.require_subcommand(1);

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <thread>
 
+#include "xffl/base/file.h"
 #include "xffl/base/resources.h"
 
 namespace xffl::aggregate {
@@ -165,11 +166,7 @@ PageWindow::PageWindow(std::span<const std::byte> bytes) {
   const size_t before = address % page;
   begin_ = const_cast<std::byte*>(bytes.data()) - before;
   size_ = before + bytes.size();
-#ifdef MADV_POPULATE_READ
-  // One call replaces a page fault for every few pages. Kernels before 5.14 reject the call; page
-  // faults then read the pages.
-  if (size_ > 0) (void)::madvise(begin_, size_, MADV_POPULATE_READ);
-#endif
+  read_ahead(bytes);
 }
 
 PageWindow::~PageWindow() {

@@ -1,13 +1,18 @@
 #include "xffl/base/file.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <system_error>
 
 #include "xffl/base/error.h"
@@ -194,6 +199,110 @@ void require_space(const fs::path& folder, uint64_t missing) {
   if (!problem) require_space(there.string(), missing, space.available);
 }
 
+namespace {
+
+// The mappings of the process, for the handler of SIGBUS, which can take no lock. A mapping outside
+// a full table has no name in a message.
+struct Mapping {
+  std::atomic<const std::byte*> begin = nullptr;  // null: the place is free
+  std::atomic<const std::byte*> end = nullptr;    // null: the other members are not valid
+  std::atomic<char*> path = nullptr;
+};
+std::array<Mapping, 1024> mappings;
+
+void add_mapping(std::span<const std::byte> bytes, const fs::path& path) {
+  for (Mapping& mapping : mappings) {
+    const std::byte* none = nullptr;
+    if (!mapping.begin.compare_exchange_strong(none, bytes.data())) continue;
+    mapping.path = ::strdup(path.c_str());
+    mapping.end = bytes.data() + bytes.size();
+    return;
+  }
+}
+
+void remove_mapping(const std::byte* begin) {
+  for (Mapping& mapping : mappings) {
+    if (mapping.begin != begin) continue;
+    mapping.end = nullptr;
+    std::free(mapping.path.exchange(nullptr));
+    mapping.begin = nullptr;
+    return;
+  }
+}
+
+// The path of the mapping that holds `address`, or null; lives as long as the mapping.
+// Async-signal-safe.
+const char* mapped_path(const void* address) {
+  const auto* at = static_cast<const std::byte*>(address);
+  for (const Mapping& mapping : mappings) {
+    const std::byte* end = mapping.end;
+    if (end != nullptr && mapping.begin <= at && at < end) return mapping.path;
+  }
+  return nullptr;
+}
+
+constexpr const char* kUnreadable =
+    " cannot be read: the disk is damaged, or the file was cut while it was in use; check the disk "
+    "(dmesg) and the file, then run again";
+
+const char* program_of_messages = "";
+
+// Async-signal-safe: appends with memcpy, and writes once.
+void on_sigbus(int number, siginfo_t* info, void*) {
+  if (info->si_code <= 0 || info->si_code == BUS_ADRALN) {  // kill(), or a bug
+    ::signal(number, SIG_DFL);
+    ::raise(number);
+    return;
+  }
+  static std::atomic_flag begun;
+  while (begun.test_and_set()) ::pause();  // another thread writes the message
+  std::array<char, 8192> text;
+  size_t size = 0;
+  const auto append = [&](const char* part) {
+    const size_t count = std::min(std::strlen(part), text.size() - size);
+    std::memcpy(text.data() + size, part, count);
+    size += count;
+  };
+  const char* path = mapped_path(info->si_addr);
+  append(program_of_messages);
+  append(": error (io): ");
+  if (path != nullptr) {
+    append(path);
+    append(kUnreadable);
+  } else {  // of a library, such as shared memory between ranks
+    append(
+        "mapped memory cannot be used: a file system is full (df, also of /dev/shm) or damaged "
+        "(dmesg)");
+  }
+  append(" (SIGBUS)\n");
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), size);
+  ::_exit(exit_code(ErrorKind::kIo));
+}
+
+}  // namespace
+
+void read_ahead([[maybe_unused]] std::span<const std::byte> bytes) {
+#ifdef MADV_POPULATE_READ
+  if (bytes.empty()) return;
+  static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const size_t before = reinterpret_cast<uintptr_t>(bytes.data()) % page;
+  auto* begin = const_cast<std::byte*>(bytes.data()) - before;
+  if (::madvise(begin, before + bytes.size(), MADV_POPULATE_READ) == 0) return;
+  // Any other number is of the kernel, which then reads the pages at the access.
+  if (errno != EFAULT && errno != EIO && errno != EHWPOISON) return;
+  const char* path = mapped_path(bytes.data());
+  throw UnreadableFile((path != nullptr ? std::string(path) : "a mapped file") + kUnreadable);
+#endif
+}
+
+void end_on_unreadable_mapping(const char* program) {
+  program_of_messages = program;
+  struct sigaction action {};
+  action.sa_sigaction = on_sigbus;
+  action.sa_flags = SA_SIGINFO;
+  ::sigaction(SIGBUS, &action, nullptr);
+}
+
 MappedFile::MappedFile(const fs::path& path) : path_(path) {
   UniqueFd fd = open_file(path, O_RDONLY | O_NONBLOCK);
   struct stat info {};
@@ -205,6 +314,7 @@ MappedFile::MappedFile(const fs::path& path) : path_(path) {
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) throw system_error("map " + path.string(), errno);
   data_ = static_cast<const std::byte*>(data);
+  add_mapping(bytes(), path_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
@@ -220,7 +330,9 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (data_ == nullptr) return;
+  remove_mapping(data_);
+  ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 }  // namespace xffl

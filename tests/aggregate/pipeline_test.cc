@@ -2,10 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <chrono>
 #include <thread>
+
+#include "support/temp_dir.h"
+#include "support/thrown.h"
+#include "xffl/base/file.h"
 
 namespace xffl::aggregate {
 namespace {
@@ -30,6 +35,18 @@ TEST(Pipeline, ABlockStaysInItsSlotUntilEveryOutputHasIt) {
        }});
   EXPECT_THAT(fast, testing::ElementsAre(0, 1, 2, 3, 4));
   EXPECT_THAT(slow, testing::ElementsAre(0, 1, 2, 3, 4));
+}
+
+// An access to the bytes would end the process by SIGBUS.
+TEST(PageWindow, NamesAFileThatCannotBeRead) {
+  const test::TempDir dir;
+  write_file_atomic(dir / "a", std::string(1 << 20, 'x'));
+  const MappedFile file(dir / "a");
+  if (::madvise(const_cast<std::byte*>(file.bytes().data()), 1, MADV_POPULATE_READ) != 0)
+    GTEST_SKIP() << "this kernel does not read ahead";
+  std::filesystem::resize_file(dir / "a", 1000);
+  EXPECT_THAT(test::message_of(ErrorKind::kIo, [&] { PageWindow window(file.bytes().last(10)); }),
+              testing::HasSubstr((dir / "a").string() + " cannot be read"));
 }
 
 }  // namespace

@@ -3,9 +3,12 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "support/failing_call.h"
 #include "support/recorded_syncs.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
@@ -90,6 +93,57 @@ TEST(MappedFile, RejectsFifosAndFolders) {
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   EXPECT_THROW(MappedFile{fifo}, Error);
   EXPECT_THROW(MappedFile{dir.path()}, Error);
+}
+
+// The pages after the first one are those that a damaged disk would not deliver.
+TEST(MappedFile, ReadingAheadNamesTheFileThatWasCut) {
+  const test::TempDir dir;
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  for (const char* name : {"a", "b"}) write_file_atomic(dir / name, std::string(4 * page, 'x'));
+  const MappedFile a(dir / "a");
+  MappedFile b(dir / "b");
+  std::filesystem::resize_file(dir / "b", page);
+  if (::madvise(const_cast<std::byte*>(a.bytes().data()), page, MADV_POPULATE_READ) != 0)
+    GTEST_SKIP() << "this kernel does not read ahead";
+  const MappedFile moved = std::move(b);
+  EXPECT_NO_THROW(read_ahead(a.bytes()));
+  EXPECT_NO_THROW(read_ahead(moved.bytes().first(page)));
+  EXPECT_NO_THROW(read_ahead(moved.bytes().subspan(3 * page, 0)));
+  const std::string message =
+      test::message_of(ErrorKind::kIo, [&] { read_ahead(moved.bytes().subspan(2 * page + 1, 1)); });
+  EXPECT_THAT(message, testing::StartsWith((dir / "b").string() + " cannot be read"));
+}
+
+// Reads a byte of a file that was cut, and returns the exit code; standard error goes to `output`.
+int code_of_a_read_of_a_cut_file(const std::filesystem::path& path,
+                                 const std::filesystem::path& output) {
+  return test::in_child([&] {
+    ::dup2(open_file(output, O_WRONLY | O_CREAT).get(), STDERR_FILENO);
+    end_on_unreadable_mapping("program");
+    const MappedFile file(path);
+    std::filesystem::resize_file(path, 1);
+    const volatile std::byte* bytes = file.bytes().data();
+    return std::to_integer<int>(bytes[file.bytes().size() - 1]);
+  });
+}
+
+TEST(UnreadableMapping, EndsTheProcessWithTheNameOfTheFile) {
+  const test::TempDir dir;
+  write_file_atomic(dir / "a", std::string(1 << 20, 'x'));
+  EXPECT_EQ(code_of_a_read_of_a_cut_file(dir / "a", dir / "output"), exit_code(ErrorKind::kIo));
+  EXPECT_THAT(read_file(dir / "output", 10'000),
+              testing::StartsWith("program: error (io): " + (dir / "a").string() +
+                                  " cannot be read: the disk is damaged, or the file was cut"));
+}
+
+// The signal of another program is no error of a file.
+TEST(UnreadableMapping, ASignalWithoutAnAccessHasItsUsualEffect) {
+  EXPECT_EQ(test::in_child([] {
+              end_on_unreadable_mapping("program");
+              ::kill(::getpid(), SIGBUS);
+              return 0;
+            }),
+            128 + SIGBUS);
 }
 
 TEST(MakeDirs, CreatesFoldersWithMode0700AndFailsOnAFileInThePath) {

@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import signal
 import socket
 import subprocess
 
@@ -106,4 +105,4 @@ def test_a_mapped_file_that_is_truncated_is_reported(tmp_path):
         assert program.poll() is None
     os.truncate(tokens, 100)
     output = program.communicate(timeout=60)[0]
-    assert program.returncode == -signal.SIGBUS and "became shorter" in output, output
+    assert program.returncode == 6 and f"{tokens} cannot be read" in output, output

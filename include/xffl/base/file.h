@@ -1,4 +1,8 @@
 // Atomic file writes, owned file descriptors, read-only mappings, and checks of free disk space.
+//
+// A mapping of a damaged disk, or of a file that was cut, has pages that cannot be read. An access
+// to such a page raises SIGBUS; read_ahead() throws before the access, and
+// end_on_unreadable_mapping() names the file in the other cases.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +13,16 @@
 #include <string_view>
 #include <utility>
 
+#include "xffl/base/error.h"
+
 namespace xffl {
+
+/// A kIo error of a read: the disk has the bytes, and cannot deliver them (a bad sector), or a
+/// mapped file has lost them.
+class UnreadableFile : public Error {
+ public:
+  explicit UnreadableFile(std::string message) : Error(ErrorKind::kIo, std::move(message)) {}
+};
 
 class UniqueFd {
  public:
@@ -128,5 +141,15 @@ class MappedFile {
   size_t size_ = 0;
   std::filesystem::path path_;
 };
+
+/// Reads the pages of `bytes`, a part of a MappedFile, in one call, which replaces a page fault for
+/// every few pages. Throws UnreadableFile, naming the file, for pages that cannot be read. Kernels
+/// before 5.14 read no page here.
+void read_ahead(std::span<const std::byte> bytes);
+
+/// Ends the process, from now on, when an access to a mapping raises SIGBUS: with a message of
+/// `program` (a literal) on standard error, which names the file of a MappedFile, and with the exit
+/// code of kIo.
+void end_on_unreadable_mapping(const char* program);
 
 }  // namespace xffl
