@@ -81,8 +81,8 @@ checkpoint::Manifest convert(const fs::path& model, Dtype dtype, const fs::path&
                      [&](const Block& block, Bytes& bytes) {
                        const TensorSpec& spec = from[block.tensor_index];
                        const auto data = block_bytes(source.data(spec.name), spec.dtype, block);
-                       const PageWindow window(data);
                        source.verify(data);
+                       const PageWindow window(data);
                        require_finite(data, spec, block.begin, model.string());
                        for_each_piece(block.count, [&](uint64_t offset, size_t count) {
                          std::array<float, kMaxPiece> values;

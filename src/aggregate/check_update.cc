@@ -111,9 +111,9 @@ void require_remaining(const checkpoint::ModelFolder& update, const checkpoint::
     const Dtype base_dtype = base.spec(spec.name).dtype;
     const auto bytes = block_bytes(update.data(spec.name), spec.dtype, block);
     const auto base_bytes = block_bytes(base.data(spec.name), base_dtype, block);
-    const PageWindow window(bytes), base_window(base_bytes);
     update.verify(bytes);
     base.verify(base_bytes);
+    const PageWindow window(bytes), base_window(base_bytes);
     add_overlap(bytes, spec.dtype, base_bytes, base_dtype, overlap);
   });
   const double remaining = overlap.with_base / overlap.of_base + (delta ? 1.0 : 0.0);
@@ -142,8 +142,8 @@ double check_update(const std::filesystem::path& update, const std::filesystem::
   for_each_block(BlockList(found.tensors()), [&](const Block& block) {
     const TensorSpec& spec = found.tensors()[block.tensor_index];
     const auto bytes = block_bytes(found.data(spec.name), spec.dtype, block);
-    const PageWindow window(bytes);
     found.verify(bytes);
+    const PageWindow window(bytes);
     require_finite(bytes, spec, block.begin, name);
     if (measures && delta) squares += sum_of_squares(bytes, spec.dtype);
     if (changed.load(std::memory_order_relaxed) && (delta || !measures)) return;
@@ -153,8 +153,8 @@ double check_update(const std::filesystem::path& update, const std::filesystem::
     }
     const Dtype base_dtype = expected.spec(spec.name).dtype;
     const auto base_bytes = block_bytes(expected.data(spec.name), base_dtype, block);
-    const PageWindow base_window(base_bytes);
     expected.verify(base_bytes);
+    const PageWindow base_window(base_bytes);
     if (measures) squares += sum_of_squares(bytes, spec.dtype, base_bytes, base_dtype);
     if (!same_values(bytes, spec.dtype, base_bytes, base_dtype)) changed = true;
   });
@@ -178,8 +178,8 @@ double l2_norm(const std::filesystem::path& folder, const checkpoint::Hashes& ha
   for_each_block(BlockList(model.tensors()), [&](const Block& block) {
     const TensorSpec& spec = model.tensors()[block.tensor_index];
     const auto bytes = block_bytes(model.data(spec.name), spec.dtype, block);
-    const PageWindow window(bytes);
     model.verify(bytes);
+    const PageWindow window(bytes);
     squares += sum_of_squares(bytes, spec.dtype);
   });
   return std::sqrt(squares);

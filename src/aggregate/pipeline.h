@@ -52,7 +52,8 @@ void run_pipeline(const BlockList& blocks, int num_threads, const Compute& compu
 /// that reads a whole model keeps only a few blocks resident. The bytes stay readable afterwards.
 class PageWindow {
  public:
-  /// Throws UnreadableFile, naming the file, for bytes that the disk cannot read.
+  /// Throws UnreadableFile, naming the file, for bytes that the disk cannot read. A caller with
+  /// block hashes verifies the bytes before, which throws kCorrupt: such a file can be made again.
   explicit PageWindow(std::span<const std::byte> bytes);
   ~PageWindow();
   PageWindow(const PageWindow&) = delete;

@@ -82,8 +82,8 @@ class OptimizerState {
           bytes_.push_back(block_bytes(state.file->data(spec.name), Dtype::kF32, block));
         else
           bytes_.emplace_back();
-        windows_.emplace_back(bytes_.back());
         if (state.file) state.file->verify(bytes_.back());
+        windows_.emplace_back(bytes_.back());
       }
     }
 
@@ -151,8 +151,8 @@ class ServerStep {
     std::vector<double> sums(directions_ != nullptr ? directions_->num_sums() : 0, 0.0);
     const auto old_master = reads_master_ ? block_bytes(master_.data(spec.name), Dtype::kF32, block)
                                           : std::span<const std::byte>();
-    const PageWindow window(old_master);
     master_.verify(old_master);
+    const PageWindow window(old_master);
     OptimizerState::Reader state(state_, spec, block);
     const Sources::Reader reader(updates_, block);
     for_each_piece(block.count, [&](uint64_t offset, size_t count) {

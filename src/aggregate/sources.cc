@@ -129,9 +129,9 @@ Sources::Reader::Reader(const Sources& sources, const Block& block)
     const std::string& name = sources.tensors_[block.tensor_index].name;
     const TensorSpec& spec = model.spec(name);
     const auto bytes = block_bytes(model.data(name), spec.dtype, block);
+    model.verify(bytes);
     parts_.push_back(std::unique_ptr<Part>(new Part{spec, bytes, name_of(sources.inputs_[i]),
                                                     sources.inputs_[i].weight, PageWindow(bytes)}));
-    model.verify(bytes);
   }
 }
 

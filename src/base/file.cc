@@ -21,6 +21,17 @@ namespace xffl {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// A bad sector is EIO. Other numbers say nothing about the bytes.
+[[noreturn]] void fail_read(const fs::path& path, int number) {
+  const Error error = system_error("read " + path.string(), number);
+  if (number == EIO) throw UnreadableFile(error.what());
+  throw error;
+}
+
+}  // namespace
+
 UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
   if (this != &other) {
     if (fd_ >= 0) ::close(fd_);
@@ -109,7 +120,7 @@ size_t read_at(int fd, uint64_t offset, std::span<std::byte> out, const fs::path
     const ssize_t n =
         ::pread(fd, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw system_error("read " + path.string(), errno);
+    if (n < 0) fail_read(path, errno);
     if (n == 0) break;
     done += static_cast<size_t>(n);
   }
@@ -123,7 +134,7 @@ std::string read_file(const fs::path& path, uint64_t max_bytes) {
   for (;;) {
     const ssize_t n = ::read(fd.get(), block, sizeof block);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw system_error("read " + path.string(), errno);
+    if (n < 0) fail_read(path, errno);
     if (n == 0) return content;
     content.append(block, static_cast<size_t>(n));
     if (content.size() > max_bytes)

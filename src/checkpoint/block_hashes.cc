@@ -66,6 +66,16 @@ bool has_blocks(const Manifest& manifest) {
   throw Error(ErrorKind::kCorrupt, path.string() + " is damaged on this machine: " + problem);
 }
 
+// A read error may pass: the third one in a row counts.
+Manifest hash_folder(const fs::path& folder) {
+  constexpr int kTries = 3;
+  for (int tries = 1;; ++tries) try {
+      return make_manifest(folder);
+    } catch (const UnreadableFile&) {
+      if (tries == kTries) throw;
+    }
+}
+
 // The text of manifest.json; empty when the file is unreadable.
 std::string manifest_text(const fs::path& folder) {
   try {
@@ -135,7 +145,9 @@ Hashes load_hashes(const fs::path& folder, const std::string& root_sha256,
 Hashes rehash(const fs::path& folder, const std::string& root_sha256, const FileWriter& write) {
   Manifest manifest;
   try {
-    manifest = make_manifest(folder);
+    manifest = hash_folder(folder);
+  } catch (const UnreadableFile& error) {
+    fail_damaged(folder, error.what());
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kIo) throw;
     fail_damaged(folder, error.what());
@@ -173,6 +185,8 @@ void check_blocks(const fs::path& path, const ManifestFile& file) {
         piece = piece.subspan(block.size());
       }
     }
+  } catch (const UnreadableFile& error) {
+    fail_damaged(path, error.what());
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kIo || error.kind() == ErrorKind::kCorrupt) throw;
     fail_damaged(path, error.what());
@@ -194,8 +208,14 @@ void BlockCheck::verify(uint64_t begin, uint64_t end) {
   for (uint64_t index = begin / kHashBlockBytes; index * kHashBlockBytes < end; ++index) {
     if (taken_[index].load(std::memory_order_relaxed) || taken_[index].exchange(true)) continue;
     const uint64_t at = index * kHashBlockBytes;
-    check_block(path_, file_, index,
-                mapped_.subspan(at, std::min<uint64_t>(kHashBlockBytes, mapped_.size() - at)));
+    const auto block =
+        mapped_.subspan(at, std::min<uint64_t>(kHashBlockBytes, mapped_.size() - at));
+    try {
+      read_ahead(block);
+    } catch (const UnreadableFile& error) {
+      fail_damaged(path_, error.what());
+    }
+    check_block(path_, file_, index, block);
   }
 }
 

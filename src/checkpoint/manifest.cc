@@ -1,9 +1,6 @@
 #include "xffl/checkpoint/manifest.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <set>
 
 #include "file_names.h"
@@ -216,14 +213,10 @@ ManifestFile hash_file(const fs::path& path, uint64_t chunk_bytes) {
   FileHash hash(chunk_bytes);
   std::vector<std::byte> buffer(1u << 20);
   uint64_t total = 0;
-  for (;;) {
-    const ssize_t count = ::read(file.fd.get(), buffer.data(), buffer.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw system_error("read " + path.string(), errno);
-    if (count == 0) break;
-    total += static_cast<uint64_t>(count);
+  while (const size_t count = read_at(file.fd.get(), total, buffer, path)) {
+    total += count;
     if (total > file.size_bytes) break;
-    hash.update(std::span(buffer).first(static_cast<size_t>(count)));
+    hash.update(std::span(buffer).first(count));
   }
   if (total != file.size_bytes) reject(path, "changed while it was read");
   return hash.finish(path.filename().string());

@@ -246,8 +246,8 @@ history::Accepted UpdateFetch::keep_accepted(int attempt, const Report& report) 
 }
 
 // fetch() has verified an accepted update; after a restart archive_problem() checks the bytes again
-// before their use. Returns the damage. Throws for an unreadable file, which does not count as
-// damaged yet.
+// before their use. Returns the damage. Throws when the files cannot be opened, or for another
+// error of this machine that may pass: no evidence of damage.
 std::optional<std::string> UpdateFetch::archive_problem(const std::string& update_sha256) const {
   try {
     checkpoint::rehash(stored(), update_sha256, site_.context.history.file_writer());

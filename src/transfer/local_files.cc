@@ -48,7 +48,12 @@ LocalFile::LocalFile(std::filesystem::path path, const checkpoint::ManifestFile&
 }
 
 void LocalFile::read_unverified(uint64_t offset, std::span<std::byte> out) const {
-  const size_t found = read_at(fd_.get(), offset, out, path_);
+  size_t found = 0;
+  try {
+    found = read_at(fd_.get(), offset, out, path_);
+  } catch (const UnreadableFile& error) {  // a bad sector: the coordinator can make a model again
+    throw differs_from_manifest(path_, error.what());
+  }
   if (found < out.size())
     throw differs_from_manifest(path_, "expected " + std::to_string(file_.size_bytes) +
                                            " bytes, found " + std::to_string(offset + found));

@@ -46,7 +46,8 @@ class LocalFile {
   /// from `file`.
   LocalFile(std::filesystem::path path, const checkpoint::ManifestFile& file);
 
-  /// Fills `out` with verified bytes. Throws kRejected when a block differs. Thread-safe.
+  /// Fills `out` with verified bytes. Throws kRejected when a block differs or the disk cannot read
+  /// it. Thread-safe.
   void read(uint64_t offset, std::span<std::byte> out) const;
   /// The SHA-256 of a range, in hexadecimal. Thread-safe.
   std::string sha256(uint64_t offset, uint64_t length, std::stop_token stop = {}) const;

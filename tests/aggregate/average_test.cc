@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 
 #include <cmath>
@@ -11,6 +12,7 @@
 #include "models.h"
 #include "support/refused_threads.h"
 #include "support/temp_dir.h"
+#include "support/unchecked_writer.h"
 #include "xffl/aggregate/aggregate.h"
 
 namespace xffl::aggregate {
@@ -86,6 +88,30 @@ TEST_F(Average, AServerStepNeedsNoThreadBesidesItsOwn) {
   for (const char* folder : {"m1", "g1"})
     EXPECT_THAT(read_tensor(dir_ / folder, "w"), ElementsAre(2, 4)) << folder;
   EXPECT_THAT(stepped.cosines, ElementsAre(1, 1));
+}
+
+// The file is cut after the first block; without threads, no thread reads the mapping meanwhile.
+TEST_F(Average, NamesAnInputThatIsCutDuringTheMean) {
+  const Tensors tensors{{"w", {{600'000}, some_values(600'000, 1)}}};
+  const Input a = input("a", tensors);
+  for (const bool hashed : {false, true}) {
+    Input b = input(hashed ? "hashed" : "b", tensors);
+    const fs::path path = b.folder / "model.safetensors";
+    if (hashed)
+      b.hashes = checkpoint::rehash(b.folder, checkpoint::write_manifest(b.folder).root_sha256(),
+                                    test::write_unchecked);
+    const MappedFile file(path);
+    if (::madvise(const_cast<std::byte*>(file.bytes().data()), 1, MADV_POPULATE_READ) != 0)
+      GTEST_SKIP() << "this kernel does not read ahead";
+    const test::RefusedThreads refused(0, 1000);
+    const Thrown thrown = thrown_by([&] {
+      average_weights({a, b}, Dtype::kF32, dir_ / "out",
+                      {.on_progress = [&](uint64_t, uint64_t) { fs::resize_file(path, 1000); }});
+    });
+    EXPECT_EQ(thrown.kind, hashed ? ErrorKind::kCorrupt : ErrorKind::kIo) << thrown.message;
+    EXPECT_THAT(thrown.message, HasSubstr(path.string()));
+    EXPECT_THAT(thrown.message, HasSubstr("cannot be read"));
+  }
 }
 
 TEST_F(Average, EveryOrderOfInputsGivesTheSameBytes) {

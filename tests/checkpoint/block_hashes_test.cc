@@ -2,10 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 
+#include <cerrno>
 #include <string>
 #include <vector>
 
+#include "support/failing_call.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "support/unchecked_writer.h"
@@ -186,6 +190,41 @@ TEST_F(HashedFolder, AModelFolderVerifiesTheBytesThatAreRead) {
   EXPECT_EQ(thrown_by(read).kind, ErrorKind::kCorrupt);
   fs::remove(folder_ / "model.safetensors");
   EXPECT_THAT(thrown_by(read).message, HasSubstr("model.safetensors is damaged"));
+}
+
+// A filter of system calls fails all these reads in a child.
+TEST_F(HashedFolder, AFileThatTheDiskCannotReadIsDamaged) {
+  const Manifest manifest = make_manifest(folder_);
+  const fs::path path = folder_ / "config.json";
+  const auto is_damage = [&](unsigned error, const auto& body) {
+    return test::in_child([&] {
+      if (!test::fail_calls(SYS_pread64, error)) return 77;
+      const Thrown thrown = thrown_by(body);
+      const bool names = thrown.message.find("cannot read " + path.string()) != std::string::npos;
+      return names && thrown.kind == ErrorKind::kCorrupt ? 1 : 0;
+    });
+  };
+  const auto hash_again = [&] { rehash(folder_, root_, write_unchecked); };
+  const auto check = [&] { check_blocks(path, *manifest.find("config.json")); };
+  if (is_damage(EIO, check) == 77) GTEST_SKIP() << "this system does not allow seccomp filters";
+  EXPECT_EQ(is_damage(EIO, check), 1);
+  EXPECT_EQ(is_damage(EIO, hash_again), 1);
+  EXPECT_EQ(is_damage(EACCES, check), 0) << "no evidence of damage";
+  EXPECT_EQ(is_damage(EACCES, hash_again), 0);
+}
+
+// An access to the bytes would end the process by SIGBUS.
+TEST_F(HashedFolder, AMappedFileThatIsCutIsDamaged) {
+  const Hashes hashes = load_hashes(folder_, root_, write_unchecked);
+  const fs::path path = folder_ / "model.safetensors";
+  const ModelFolder model(folder_, hashes);  // verifies the first of two blocks
+  const MappedFile file(path);
+  if (::madvise(const_cast<std::byte*>(file.bytes().data()), 1, MADV_POPULATE_READ) != 0)
+    GTEST_SKIP() << "this kernel does not read ahead";
+  fs::resize_file(path, 1000);
+  const Thrown thrown = thrown_by([&] { model.verify(model.data("a")); });
+  EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt);
+  EXPECT_THAT(thrown.message, HasSubstr(path.string() + " is damaged on this machine"));
 }
 
 // Opening verifies the first of the two blocks that hold tensor a, for the header's sake.

@@ -1,4 +1,5 @@
-// Bytes that flip at rest in the run folder, while the coordinator runs: the models stay right.
+// Bytes that flip at rest in the run folder, and files that the disk cannot read, while the
+// coordinator runs: the models stay right.
 //
 // The coordinator stops itself after each event of a kind, the test damages a file, and the same
 // process continues. The oracle: the bytes of the last model are those of an undisturbed run, or
@@ -9,6 +10,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "e2e/project.h"
@@ -35,8 +37,10 @@ class Damage : public testing::Test {
 
   // Stops the coordinator at each event of `kind` and calls `damage(n)` at the n-th stop. Returns
   // the exit code.
-  int run_with(const std::string& kind, const std::function<void(int)>& damage) {
-    test::StartedRun run = project_.start_run({{"XFFL_FAILPOINT", "journal:stop:" + kind}});
+  int run_with(const std::string& kind, const std::function<void(int)>& damage,
+               std::map<std::string, std::string> env = {}) {
+    env.emplace("XFFL_FAILPOINT", "journal:stop:" + kind);
+    test::StartedRun run = project_.start_run(std::move(env));
     for (int stop = 1; run.await_stop(); ++stop) {
       damage(stop);
       run.signal(SIGCONT);
@@ -200,6 +204,60 @@ TEST_F(Damage, OfAnInputModelWithoutARemedyCostsNoUpdate) {
   const ProcessResult again = project_.run();
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(last_model(), expected_);
+}
+
+// Reads of a damaged file fail with EIO, as for a bad sector. A file under the same name that
+// replaces it can be read.
+class UnreadableFiles : public Damage {
+ protected:
+  std::map<std::string, std::string> disk() const {
+    return {{"LD_PRELOAD", XFFL_BINARY_DIR "/bin/xffl-unreadable-disk.so"},
+            {"XFFL_UNREADABLE", bad_.string()}};
+  }
+  void damage(const std::string& name) const { fs::create_hard_link(file(name), bad_); }
+
+ private:
+  const fs::path bad_ = project_.path() / "bad-sector";
+};
+
+TEST_F(UnreadableFiles, AGlobalModelIsMadeAgainBeforeItsPush) {
+  const int code = run_with(
+      "published",
+      [&](int stop) {
+        if (stop == 1) damage("r0001/global/model.safetensors");
+      },
+      disk());
+  expect_right_model(code);
+  EXPECT_THAT(log(), HasSubstr("r0001/global/model.safetensors: Input/output error"));
+  EXPECT_THAT(log(), HasSubstr("damaged model rebuilt"));
+  EXPECT_EQ(project_.trainings().size(), 4u) << "no training was repeated";
+}
+
+TEST_F(UnreadableFiles, AMasterIsAveragedAgain) {
+  const int code = run_with(
+      "published",
+      [&](int stop) {
+        if (stop != 1) return;
+        damage("r0001/master/model.safetensors");
+        fs::remove(file("r0001/master.blocks"));  // else the mean maps the file
+      },
+      disk());
+  expect_right_model(code);
+  EXPECT_THAT(log(), HasSubstr("r0001/master/model.safetensors: Input/output error"));
+  EXPECT_THAT(log(), HasSubstr("damaged model rebuilt"));
+}
+
+TEST_F(UnreadableFiles, AnAcceptedUpdateIsFetchedAgain) {
+  test::StartedRun run =
+      project_.start_run({{"XFFL_FAILPOINT", "journal:stop:participants_frozen"}});
+  ASSERT_TRUE(run.await_stop());
+  run.kill();
+  damage("r0001/alba/update/model.safetensors");
+  const ProcessResult again = project_.run(disk());
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(last_model(), expected_);
+  EXPECT_THAT(again.err, HasSubstr("fetching it again"));
+  EXPECT_EQ(project_.trainings().size(), 4u) << "no training was repeated";
 }
 
 // A journalled run of an earlier release has no block hashes.

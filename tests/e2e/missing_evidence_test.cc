@@ -116,8 +116,8 @@ TEST_F(MissingEvidence, AnAcceptedUpdateThatIsGoneOnBothSidesIsTrainedAgain) {
   EXPECT_EQ(project_.trainings(), (std::vector<std::string>{"alba 1 1", "alba 1 2", "brno 1 1"}));
 }
 
-// A read error is no proof of damage.
-TEST_F(MissingEvidence, AnUnreadableStoredUpdateIsNotDamaged) {
+// An error of an open() is no proof of damage; a bad sector is (damage_test.cc).
+TEST_F(MissingEvidence, AStoredUpdateThatCannotBeOpenedIsNotDamaged) {
   project_.release("alba");
   run_until("update_accepted", 1);
   const auto update = project_.run_folder() / "r0001/alba/update";

@@ -68,11 +68,12 @@ void write_at(int fd, uint64_t offset, std::span<const std::byte> bytes,
 /// later fsync. File systems without support ignore this hint.
 void start_write_back(int fd, uint64_t offset, uint64_t size);
 /// Reads from `offset` until `out` is full or the file ends; returns the number of bytes read.
-/// Throws kIo.
+/// Throws kIo, as UnreadableFile for EIO.
 size_t read_at(int fd, uint64_t offset, std::span<std::byte> out,
                const std::filesystem::path& path);
 
-/// The file's whole content. Throws kCorrupt when the content is larger than `max_bytes`.
+/// The file's whole content. Throws kCorrupt when the content is larger than `max_bytes`,
+/// UnreadableFile for EIO.
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes);
 
 /// Replaces `path` by `content`: "<path>.tmp", write, fsync, rename, fsync the folder. After a

@@ -42,14 +42,15 @@ Hashes load_hashes(const std::filesystem::path& folder, const std::string& root_
                    const FileWriter& write);
 /// Hashes all files of the folder and compares them with `root_sha256`, then writes the block
 /// hashes, and manifest.json where it is damaged, by `write`. Throws kCorrupt, naming the damaged
-/// file.
+/// file: a file with other bytes, or one that the disk cannot read in three tries.
 Hashes rehash(const std::filesystem::path& folder, const std::string& root_sha256,
               const FileWriter& write);
 
 /// Throws kCorrupt unless `bytes` has the hash of block `index` of `file`, which lies at `path`.
 void check_block(const std::filesystem::path& path, const ManifestFile& file, uint64_t index,
                  std::span<const std::byte> bytes);
-/// Throws kCorrupt unless the file at `path` has the size and the blocks of `file`. Reads the file.
+/// Throws kCorrupt unless the file at `path` has the size and the blocks of `file`. Reads the file;
+/// a bad sector is damage, too.
 void check_blocks(const std::filesystem::path& path, const ManifestFile& file);
 
 /// Verifies the blocks of a mapped file, each once. Thread-safe. A thread does not wait for a block
@@ -62,7 +63,8 @@ class BlockCheck {
   BlockCheck(const std::filesystem::path& path, const ManifestFile& file,
              std::span<const std::byte> mapped);
 
-  /// Verifies the blocks that hold the bytes from `begin` to `end`. Throws kCorrupt.
+  /// Verifies the blocks that hold the bytes from `begin` to `end`. Throws kCorrupt, also for bytes
+  /// that the disk cannot read.
   void verify(uint64_t begin, uint64_t end);
   void verify_all() { verify(0, mapped_.size()); }
 

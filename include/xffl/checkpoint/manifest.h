@@ -93,7 +93,8 @@ class FileHash {
   BlockHash blocks_;
 };
 
-/// Hashes one regular file. Throws kRejected when the file grows or shrinks meanwhile.
+/// Hashes one regular file. Throws kRejected when the file grows or shrinks meanwhile,
+/// UnreadableFile for a bad sector.
 ManifestFile hash_file(const std::filesystem::path& path, uint64_t chunk_bytes = kChunkBytes);
 
 /// Hashes every regular file directly in `folder` except manifest.json, several files in parallel.
