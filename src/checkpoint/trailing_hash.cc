@@ -1,17 +1,13 @@
 #include "trailing_hash.h"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-
 #include "xffl/base/error.h"
+#include "xffl/base/fast_hash.h"
+#include "xffl/base/file.h"
 
 namespace xffl::checkpoint {
 namespace {
 
 constexpr size_t kBlocksKept = 4;
-constexpr uint64_t kReadBackBytes = 1u << 19;
 
 }  // namespace
 
@@ -25,10 +21,16 @@ TrailingHash::~TrailingHash() {
 }
 
 void TrailingHash::put(const Block& block) {
-  const std::lock_guard lock(mutex_);
-  if (blocks_.size() >= kBlocksKept) return;
-  blocks_.push_back(block);
-  changed_.notify_all();
+  std::unique_lock lock(mutex_);
+  if (blocks_.size() < kBlocksKept) {
+    blocks_.push_back(block);
+    changed_.notify_all();
+    return;
+  }
+  lock.unlock();
+  const Missed missed{block.offset, block.size, fast_hash(block.span())};
+  lock.lock();
+  missed_.push_back(missed);
 }
 
 void TrailingHash::written(uint64_t end) {
@@ -40,7 +42,6 @@ void TrailingHash::written(uint64_t end) {
 ManifestFile TrailingHash::finish(uint64_t size, std::string name) {
   std::unique_lock lock(mutex_);
   if (!thread_.joinable()) {
-    blocks_.clear();
     while (hashed_ < size) step(lock);
   }
   changed_.wait(lock, [&] { return error_ || hashed_ == size; });
@@ -50,20 +51,23 @@ ManifestFile TrailingHash::finish(uint64_t size, std::string name) {
 
 bool TrailingHash::has_work() const {
   if (!blocks_.empty() && blocks_.front().offset == hashed_) return true;
-  return written_ > hashed_;
+  return !missed_.empty() && missed_.front().offset == hashed_ &&
+         missed_.front().offset + missed_.front().size <= written_;
 }
 
-size_t TrailingHash::read_back(uint64_t offset, uint64_t end) {
-  if (!read_back_) read_back_ = std::make_unique_for_overwrite<std::byte[]>(kReadBackBytes);
-  const size_t wanted = std::min(end - offset, kReadBackBytes);
-  for (;;) {
-    const ssize_t count = ::pread(fd_, read_back_.get(), wanted, static_cast<off_t>(offset));
-    if (count > 0) return static_cast<size_t>(count);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw system_error("read back " + path_.string(), errno);
-    throw Error(ErrorKind::kIo, path_.string() + ": ends at byte " + std::to_string(offset) +
+void TrailingHash::read_back(const Missed& missed) {
+  read_back_.resize(missed.size);
+  const size_t count = read_at(fd_, missed.offset, read_back_, path_);
+  if (count < missed.size)
+    throw Error(ErrorKind::kIo, path_.string() + ": ends at byte " +
+                                    std::to_string(missed.offset + count) +
                                     ", but more bytes were written: another program changes it");
-  }
+  if (fast_hash(read_back_) != missed.xxh3)
+    throw Error(ErrorKind::kIo,
+                path_.string() + ": the bytes " + std::to_string(missed.offset) + " to " +
+                    std::to_string(missed.offset + missed.size) +
+                    " differ from those that were just written (XXH3): the disk damages them, or "
+                    "another program changes them; check the disk (dmesg), then run again");
 }
 
 void TrailingHash::step(std::unique_lock<std::mutex>& lock) {
@@ -75,11 +79,12 @@ void TrailingHash::step(std::unique_lock<std::mutex>& lock) {
     hash_.update(block.span());
     count = block.size;
   } else {
-    const uint64_t begin = hashed_;
-    const uint64_t end = blocks_.empty() ? written_ : std::min(written_, blocks_.front().offset);
+    const Missed missed = missed_.front();
+    missed_.pop_front();
     lock.unlock();
-    count = read_back(begin, end);
-    hash_.update({read_back_.get(), count});
+    read_back(missed);
+    hash_.update(read_back_);
+    count = missed.size;
   }
   lock.lock();
   hashed_ += count;

@@ -1,13 +1,16 @@
 #include "trailing_hash.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
+#include <functional>
 #include <random>
 #include <vector>
 
+#include "support/refused_threads.h"
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 
@@ -30,31 +33,58 @@ Block block_of(const std::vector<std::byte>& bytes, size_t index) {
   return block;
 }
 
-// Some blocks are written without put(): the hash reads them back.
+// Puts all blocks before it writes the first one: the hash keeps few of them in memory. Calls
+// `damage` before the hash may read the file.
+ManifestFile hash_of_late_writes(
+    const std::filesystem::path& path, const std::vector<std::byte>& bytes,
+    const std::function<void()>& damage = [] {}) {
+  const UniqueFd fd = open_file(path, O_RDWR | O_CREAT | O_TRUNC);
+  TrailingHash hash(fd.get(), path);
+  for (size_t i = 0; i < kBlocks; ++i) hash.put(block_of(bytes, i));
+  write_at(fd.get(), 0, bytes, path);
+  damage();
+  hash.written(bytes.size());
+  return hash.finish(bytes.size(), "f");
+}
+
 TEST(TrailingHash, ReadsMissedBlocksBackFromTheFile) {
   const test::TempDir dir;
   const std::vector<std::byte> bytes = random_bytes(kBlocks * kBlock);
-  for (const size_t every : {1u, 2u, 7u, 1000u}) {
-    const UniqueFd fd = open_file(dir / "f", O_RDWR | O_CREAT | O_TRUNC);
-    TrailingHash hash(fd.get(), dir / "f");
-    for (size_t i = 0; i < kBlocks; ++i) {
-      const Block block = block_of(bytes, i);
-      if (i % every == every - 1) hash.put(block);
-      write_at(fd.get(), block.offset, block.span(), dir / "f");
-      hash.written(block.offset + block.size);
-    }
-    FileHash whole;
-    whole.update(bytes);
-    EXPECT_EQ(hash.finish(bytes.size(), "f"), whole.finish("f")) << every;
+  FileHash whole;
+  whole.update(bytes);
+  const ManifestFile expected = whole.finish("f");
+  for (int i = 0; i < 20; ++i) {  // the hash's thread takes other blocks each time
+    const ManifestFile found = hash_of_late_writes(dir / "f", bytes);
+    EXPECT_EQ(found, expected);
+    EXPECT_EQ(found.block_xxh3, expected.block_xxh3);
   }
+  const test::RefusedThreads refused(0, 1000);
+  EXPECT_EQ(hash_of_late_writes(dir / "f", bytes), expected);
+}
+
+TEST(TrailingHash, DamageOfAMissedBlockIsAnError) {
+  const test::TempDir dir;
+  const std::vector<std::byte> bytes = random_bytes(kBlocks * kBlock);
+  const test::RefusedThreads refused(0, 1000);  // only the first blocks stay in memory then
+  const std::string message = test::message_of(ErrorKind::kIo, [&] {
+    hash_of_late_writes(dir / "f", bytes, [&] {
+      const UniqueFd fd = open_file(dir / "f", O_RDWR);
+      const std::vector<std::byte> other{~bytes[70 * kBlock + 5]};
+      write_at(fd.get(), 70 * kBlock + 5, other, dir / "f");
+    });
+  });
+  EXPECT_THAT(message, testing::HasSubstr((dir / "f").string() + ": the bytes 700000 to 710000"));
 }
 
 TEST(TrailingHash, ATruncatedFileIsAnError) {
   const test::TempDir dir;
-  const UniqueFd fd = open_file(dir / "f", O_RDWR | O_CREAT | O_TRUNC);
-  TrailingHash hash(fd.get(), dir / "f");
-  hash.written(100);
-  EXPECT_THROW(hash.finish(100, "f"), Error);
+  const std::vector<std::byte> bytes = random_bytes(kBlocks * kBlock);
+  const test::RefusedThreads refused(0, 1000);
+  const std::string message = test::message_of(ErrorKind::kIo, [&] {
+    hash_of_late_writes(dir / "f", bytes,
+                        [&] { std::filesystem::resize_file(dir / "f", 70 * kBlock + 5); });
+  });
+  EXPECT_THAT(message, testing::HasSubstr("ends at byte 700005"));
 }
 
 }  // namespace
