@@ -132,7 +132,9 @@ void OutputFolder::finish() {
                       checkpoint::format_lora_config(checkpoint::read_lora_config(source_.path())));
   } else {
     write_config();
-    checkpoint::copy_tokenizer_files(source_.path(), temp_);
+    for (const std::string& name : source_.tokenizer_files())
+      write_file_atomic(temp_ / name,
+                        read_file(source_.path() / name, checkpoint::kMaxTokenizerFileBytes));
   }
   manifest_ = checkpoint::write_manifest(temp_, manifest_.files);
 }

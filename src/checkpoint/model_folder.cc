@@ -22,7 +22,6 @@ constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr uint64_t kMaxIndexBytes = 8u << 20;
 constexpr size_t kMaxShards = 4096;
 constexpr size_t kMaxNames = 100'000;  // of files in a folder
-constexpr uint64_t kMaxTokenizerFileBytes = 256u << 20;
 
 [[noreturn]] void fail(const fs::path& path, const std::string& problem) {
   throw Error(ErrorKind::kCorrupt, path.string() + ": " + problem);
@@ -69,6 +68,16 @@ bool is_tokenizer_file(const std::string& name) {
   return is_plain_file_name(name) && !name.ends_with(".tmp") &&
          (name.starts_with("tokenizer") || name.starts_with("chat_template") ||
           name.ends_with(".model") || kNames.contains(name));
+}
+
+std::vector<std::string> tokenizer_files_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const std::string& name : list_folder(folder, kMaxNames)) {
+    std::error_code ignored;
+    if (!is_tokenizer_file(name) || !fs::is_regular_file(folder / name, ignored)) continue;
+    names.push_back(name);
+  }
+  return names;
 }
 
 bool is_exchangeable(Dtype dtype) {
@@ -206,13 +215,18 @@ std::span<const std::byte> ModelFolder::data(std::string_view name) const {
   return file_of(name).data(name);
 }
 
+std::vector<std::string> ModelFolder::tokenizer_files() const {
+  if (!hashes_) return tokenizer_files_in(folder_);
+  std::vector<std::string> names;
+  for (const ManifestFile& file : hashes_->files)
+    if (is_tokenizer_file(file.name)) names.push_back(file.name);
+  return names;
+}
+
 void copy_tokenizer_files(const fs::path& from, const fs::path& to) {
   make_dirs(to);
-  for (const std::string& name : list_folder(from, kMaxNames)) {
-    std::error_code ignored;
-    if (!is_tokenizer_file(name) || !fs::is_regular_file(from / name, ignored)) continue;
+  for (const std::string& name : tokenizer_files_in(from))
     write_file_atomic(to / name, read_file(from / name, kMaxTokenizerFileBytes));
-  }
 }
 
 void check_same_schema(const std::vector<TensorSpec>& found,

@@ -216,6 +216,21 @@ TEST_F(ServerStep, AFlippedByteInAnyInputPublishesNothing) {
             checkpoint::make_manifest(dir_ / "g1").files.back().block_xxh3);
 }
 
+// A file that somebody has put beside a master is not of the run: a rebuilt model would lack it.
+TEST_F(ServerStep, CopiesOnlyTheFilesThatWereWrittenWithTheMaster) {
+  const Input update = input("a", {{"w", {{2}, {1, 2}}}});
+  const auto master = write_model(dir_ / "master", {{"w", {{2}, {1, 2}}}});
+  const checkpoint::Hashes hashes = checkpoint::rehash(
+      master, checkpoint::write_manifest(master).root_sha256(), test::write_unchecked);
+  for (const char* name : {"tokenizer.model", "vocab.json"}) write_file_atomic(master / name, "x");
+  server_step(master, {update}, true, Dtype::kBF16, dir_ / "m1", dir_ / "g1", {.hashes = hashes});
+  for (const char* folder : {"m1", "g1"}) {
+    EXPECT_TRUE(std::filesystem::exists(dir_ / folder / "tokenizer.json"));
+    EXPECT_FALSE(std::filesystem::exists(dir_ / folder / "tokenizer.model"));
+    EXPECT_FALSE(std::filesystem::exists(dir_ / folder / "vocab.json"));
+  }
+}
+
 TEST_F(ServerStep, RejectsUpdatesOfAnotherSchemaAndMastersOfAnotherType) {
   const auto master = write_model(dir_ / "master", {{"w", {{2}, {1, 2}}}});
   const auto bf16 = write_model(dir_ / "bf16", {{"w", {{2}, {1, 2}, Dtype::kBF16}}});

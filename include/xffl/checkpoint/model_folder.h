@@ -17,6 +17,7 @@
 namespace xffl::checkpoint {
 
 inline constexpr std::string_view kAdapterName = "adapter_model.safetensors";
+inline constexpr uint64_t kMaxTokenizerFileBytes = 256u << 20;
 
 /// A read-only view of all tensors of a folder with one or more files.
 class ModelFolder {
@@ -45,6 +46,9 @@ class ModelFolder {
   /// Verifies the blocks that verify() has not verified, and again the files without tensors. After
   /// this call all files are known to have the bytes that their writer wrote.
   void verify_all() const;
+  /// The files that copy_tokenizer_files() copies. With hashes, only files that were written with
+  /// the folder.
+  std::vector<std::string> tokenizer_files() const;
 
  private:
   void check_other_files() const;
