@@ -125,29 +125,36 @@ void OutputFolder::write(std::span<const std::byte> bytes) {
 void OutputFolder::finish() {
   close_complete_shards();
   if (writer_) throw Error(ErrorKind::kInternal, "fewer bytes than tensors for " + out_.string());
-  if (!plan_.index_json.empty())
-    write_file_atomic(temp_ / "model.safetensors.index.json", plan_.index_json);
+  if (!plan_.index_json.empty()) write_text("model.safetensors.index.json", plan_.index_json);
   if (source_.is_adapter()) {
-    write_file_atomic(temp_ / checkpoint::kAdapterConfigName,
-                      checkpoint::format_lora_config(checkpoint::read_lora_config(source_.path())));
+    const std::string name(checkpoint::kAdapterConfigName);
+    write_text(name,
+               checkpoint::format_lora_config(checkpoint::parse_lora_config(
+                   source_.read_text(name, kMaxConfigBytes), (source_.path() / name).string())));
   } else {
     write_config();
     for (const std::string& name : source_.tokenizer_files())
-      write_file_atomic(temp_ / name,
-                        read_file(source_.path() / name, checkpoint::kMaxTokenizerFileBytes));
+      write_text(name, source_.read_text(name, checkpoint::kMaxTokenizerFileBytes));
   }
   manifest_ = checkpoint::write_manifest(temp_, manifest_.files);
+}
+
+void OutputFolder::write_text(const std::string& name, const std::string& text) {
+  write_file_atomic(temp_ / name, text);
+  checkpoint::FileHash hash;
+  hash.update(std::as_bytes(std::span(text)));
+  manifest_.files.push_back(hash.finish(name));
 }
 
 // Edits config.json as JSON, not as a LlamaConfig, to keep the keys that xffl does not know.
 void OutputFolder::write_config() {
   const fs::path path = source_.path() / "config.json";
-  Json config = parse_json(read_file(path, kMaxConfigBytes), path.string());
+  Json config = parse_json(source_.read_text("config.json", kMaxConfigBytes), path.string());
   if (!config.is_object())
     throw Error(ErrorKind::kCorrupt, path.string() + ": expected a JSON object");
   config["torch_dtype"] = torch_dtype(dtype_);
   if (config.contains("dtype")) config["dtype"] = torch_dtype(dtype_);
-  write_file_atomic(temp_ / "config.json", config.dump(2) + "\n");
+  write_text("config.json", config.dump(2) + "\n");
 }
 
 void OutputFolder::publish() {

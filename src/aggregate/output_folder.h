@@ -42,8 +42,9 @@ class OutputFolder {
   }
   void add_file(checkpoint::ManifestFile file) { manifest_.files.push_back(std::move(file)); }
   /// Completes the files: the index; config.json and the tokenizer files of the source, or the
-  /// adapter_config.json of an adapter; manifest.json. The manifest takes the hashes computed
-  /// during writing.
+  /// adapter_config.json of an adapter; manifest.json. The manifest takes the hashes of the bytes
+  /// in memory: damage by the disk gets no hash. Throws kCorrupt when a file of a source with
+  /// hashes is missing or damaged.
   void finish();
   /// Renames the folder to `out`, durably.
   void publish();
@@ -52,6 +53,7 @@ class OutputFolder {
   void open_shard();
   void close_complete_shards();
   void write_config();
+  void write_text(const std::string& name, const std::string& text);
 
   std::filesystem::path out_;
   std::filesystem::path temp_;

@@ -66,6 +66,17 @@ bool has_blocks(const Manifest& manifest) {
   throw Error(ErrorKind::kCorrupt, path.string() + " is damaged on this machine: " + problem);
 }
 
+void check_size(const fs::path& path, const ManifestFile& file, uint64_t found) {
+  if (found != file.size_bytes)
+    fail_damaged(path, "expected " + std::to_string(file.size_bytes) + " bytes, found " +
+                           std::to_string(found));
+}
+
+std::span<const std::byte> block_of(std::span<const std::byte> bytes, uint64_t index) {
+  const uint64_t at = index * kHashBlockBytes;
+  return bytes.subspan(at, std::min<uint64_t>(kHashBlockBytes, bytes.size() - at));
+}
+
 // A read error may pass: the third one in a row counts.
 Manifest hash_folder(const fs::path& folder) {
   constexpr int kTries = 3;
@@ -171,9 +182,7 @@ void check_block(const fs::path& path, const ManifestFile& file, uint64_t index,
 void check_blocks(const fs::path& path, const ManifestFile& file) {
   try {
     const RegularFile opened = open_regular(path);
-    if (opened.size_bytes != file.size_bytes)
-      fail_damaged(path, "expected " + std::to_string(file.size_bytes) + " bytes, found " +
-                             std::to_string(opened.size_bytes));
+    check_size(path, file, opened.size_bytes);
     std::vector<std::byte> buffer(std::min<uint64_t>(kReadBytes, file.size_bytes));
     for (uint64_t at = 0; at < file.size_bytes; at += buffer.size()) {
       auto piece = std::span(buffer).first(std::min<uint64_t>(buffer.size(), file.size_bytes - at));
@@ -193,23 +202,36 @@ void check_blocks(const fs::path& path, const ManifestFile& file) {
   }
 }
 
+std::string read_verified(const fs::path& path, const ManifestFile& file, uint64_t max_bytes) {
+  std::string text;
+  try {
+    text = read_file(path, max_bytes);
+  } catch (const UnreadableFile& error) {
+    fail_damaged(path, error.what());
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kIo) throw;
+    fail_damaged(path, error.what());
+  }
+  const auto bytes = std::as_bytes(std::span(text));
+  check_size(path, file, bytes.size());
+  for (uint64_t index = 0; index < num_blocks(bytes.size()); ++index)
+    check_block(path, file, index, block_of(bytes, index));
+  return text;
+}
+
 BlockCheck::BlockCheck(const fs::path& path, const ManifestFile& file,
                        std::span<const std::byte> mapped)
     : path_(path),
       file_(file),
       mapped_(mapped),
       taken_(std::make_unique<std::atomic<bool>[]>(num_blocks(mapped.size()))) {
-  if (mapped.size() != file.size_bytes)
-    fail_damaged(path, "expected " + std::to_string(file.size_bytes) + " bytes, found " +
-                           std::to_string(mapped.size()));
+  check_size(path, file, mapped.size());
 }
 
 void BlockCheck::verify(uint64_t begin, uint64_t end) {
   for (uint64_t index = begin / kHashBlockBytes; index * kHashBlockBytes < end; ++index) {
     if (taken_[index].load(std::memory_order_relaxed) || taken_[index].exchange(true)) continue;
-    const uint64_t at = index * kHashBlockBytes;
-    const auto block =
-        mapped_.subspan(at, std::min<uint64_t>(kHashBlockBytes, mapped_.size() - at));
+    const auto block = block_of(mapped_, index);
     try {
       read_ahead(block);
     } catch (const UnreadableFile& error) {

@@ -223,6 +223,14 @@ std::vector<std::string> ModelFolder::tokenizer_files() const {
   return names;
 }
 
+std::string ModelFolder::read_text(const std::string& name, uint64_t max_bytes) const {
+  const fs::path path = folder_ / name;
+  if (!hashes_) return read_file(path, max_bytes);
+  const ManifestFile* written = hashes_->find(name);
+  if (written == nullptr) fail(path, "was not written with this folder");
+  return read_verified(path, *written, max_bytes);
+}
+
 void copy_tokenizer_files(const fs::path& from, const fs::path& to) {
   make_dirs(to);
   for (const std::string& name : tokenizer_files_in(from))

@@ -3,13 +3,16 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/syscall.h>
 
+#include <cerrno>
 #include <cmath>
 #include <limits>
 #include <set>
 #include <thread>
 
 #include "models.h"
+#include "support/failing_call.h"
 #include "support/refused_threads.h"
 #include "support/temp_dir.h"
 #include "support/unchecked_writer.h"
@@ -88,6 +91,25 @@ TEST_F(Average, AServerStepNeedsNoThreadBesidesItsOwn) {
   for (const char* folder : {"m1", "g1"})
     EXPECT_THAT(read_tensor(dir_ / folder, "w"), ElementsAre(2, 4)) << folder;
   EXPECT_THAT(stepped.cosines, ElementsAre(1, 1));
+}
+
+// A disk may damage a file before it is read back: the manifest has the hashes of the bytes in
+// memory. Each file has at most two blocks, so no block leaves the memory before it is hashed.
+TEST_F(Average, HashesNoFileByReadingItBack) {
+  const Input a = input("a", some_model(1)), b = input("b", some_model(2));
+  const int code = test::in_child([&] {
+    if (!test::fail_calls(SYS_pread64, EIO)) return 77;
+    const Thrown thrown = thrown_by([&] {
+      average_weights({a, b}, Dtype::kBF16, dir_ / "out", {.max_shard_bytes = 300'000});
+    });
+    return thrown.message == "no error was thrown" ? 0 : 1;
+  });
+  if (code == 77) GTEST_SKIP() << "this system does not allow seccomp filters";
+  ASSERT_EQ(code, 0);
+  const checkpoint::Manifest found = checkpoint::make_manifest(dir_ / "out");
+  EXPECT_EQ(checkpoint::read_manifest(dir_ / "out"), found);
+  EXPECT_NE(found.find("tokenizer.json"), nullptr);
+  EXPECT_NE(found.find("model.safetensors.index.json"), nullptr);
 }
 
 // The file is cut after the first block; without threads, no thread reads the mapping meanwhile.

@@ -231,6 +231,25 @@ TEST_F(ServerStep, CopiesOnlyTheFilesThatWereWrittenWithTheMaster) {
   }
 }
 
+// Damage, which a restored master mends.
+TEST_F(ServerStep, AFileThatVanishesDuringTheStepIsDamage) {
+  const Input update = input("a", {{"w", {{2}, {1, 2}}}});
+  for (const std::string name : {"config.json", "tokenizer.json"}) {
+    const auto master = write_model(dir_ / "master", {{"w", {{2}, {1, 2}}}});
+    const checkpoint::Hashes hashes = checkpoint::rehash(
+        master, checkpoint::write_manifest(master).root_sha256(), test::write_unchecked);
+    const Thrown thrown = thrown_by([&] {
+      server_step(
+          master, {update}, true, Dtype::kBF16, dir_ / "m1", dir_ / "g1",
+          {.on_progress = [&](uint64_t, uint64_t) { std::filesystem::remove(master / name); },
+           .hashes = hashes});
+    });
+    EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt) << thrown.message;
+    EXPECT_THAT(thrown.message, HasSubstr((master / name).string() + " is damaged"));
+    std::filesystem::remove_all(master);
+  }
+}
+
 TEST_F(ServerStep, RejectsUpdatesOfAnotherSchemaAndMastersOfAnotherType) {
   const auto master = write_model(dir_ / "master", {{"w", {{2}, {1, 2}}}});
   const auto bf16 = write_model(dir_ / "bf16", {{"w", {{2}, {1, 2}, Dtype::kBF16}}});
@@ -270,6 +289,18 @@ TEST_F(ServerStep, AveragesAdapters) {
     EXPECT_EQ(num_entries(dir_ / folder), 3u) << "weights, configuration, manifest";
   }
   EXPECT_EQ(checkpoint::ModelFolder(dir_ / "g1").spec(name).dtype, Dtype::kBF16);
+  const checkpoint::Hashes hashes = checkpoint::rehash(
+      dir_ / "m1", checkpoint::read_manifest(dir_ / "m1").root_sha256(), test::write_unchecked);
+  EXPECT_EQ(thrown_by([&] {
+              convert(dir_ / "m1", Dtype::kBF16, dir_ / "never",
+                      {.on_progress =
+                           [&](uint64_t, uint64_t) {
+                             std::filesystem::remove(dir_ / "m1/adapter_config.json");
+                           },
+                       .hashes = hashes});
+            }).kind,
+            ErrorKind::kCorrupt)
+      << "the configuration has vanished";
   average_weights({{dir_ / "a", 1, "a", "a"}, {dir_ / "b", 1, "b", "b"}}, Dtype::kF32,
                   dir_ / "mean");
   EXPECT_FLOAT_EQ(values("mean")[5], (values("a")[5] + values("b")[5]) / 2);

@@ -53,6 +53,10 @@ void check_block(const std::filesystem::path& path, const ManifestFile& file, ui
 /// a bad sector is damage, too.
 void check_blocks(const std::filesystem::path& path, const ManifestFile& file);
 
+/// The content of the file at `path`, at most `max_bytes`. Throws kCorrupt as check_blocks() does.
+std::string read_verified(const std::filesystem::path& path, const ManifestFile& file,
+                          uint64_t max_bytes);
+
 /// Verifies the blocks of a mapped file, each once. Thread-safe. A thread does not wait for a block
 /// that another thread is verifying; the bytes are therefore verified when the calls of all threads
 /// have returned.

@@ -49,6 +49,9 @@ class ModelFolder {
   /// The files that copy_tokenizer_files() copies. With hashes, only files that were written with
   /// the folder.
   std::vector<std::string> tokenizer_files() const;
+  /// The content of a file without tensors. With hashes, throws kCorrupt for a missing or damaged
+  /// file.
+  std::string read_text(const std::string& name, uint64_t max_bytes) const;
 
  private:
   void check_other_files() const;
