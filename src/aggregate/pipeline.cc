@@ -10,6 +10,7 @@
 #include <system_error>
 #include <thread>
 
+#include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/resources.h"
 
@@ -35,6 +36,16 @@ namespace {
 size_t page_bytes() {
   static const size_t bytes = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   return bytes;
+}
+
+bool is_damage(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& each) {
+    return each.kind() == ErrorKind::kCorrupt;
+  } catch (const std::exception&) {
+    return false;
+  }
 }
 
 class Pipeline {
@@ -135,9 +146,16 @@ class Pipeline {
   }
 
   // The threads still compute and write the blocks before `index`: an earlier block may fail, too.
+  // Damage of an input precedes other errors: one thread verifies the damaged bytes (BlockCheck),
+  // and another thread may have met them as a number that is not finite.
   void fail(uint64_t index) {
+    const std::exception_ptr error = std::current_exception();
+    const bool damage = is_damage(error);
     const std::lock_guard lock(mutex_);
-    if (index < limit_ || !error_) error_ = std::current_exception();
+    if (!error_ || (damage == has_damage_ ? index < limit_ : damage)) {
+      error_ = error;
+      has_damage_ = damage;
+    }
     limit_ = std::min(limit_, index);
     changed_.notify_all();
   }
@@ -154,6 +172,7 @@ class Pipeline {
   std::vector<Slot> slots_;
   std::vector<uint64_t> cursors_;
   std::exception_ptr error_;
+  bool has_damage_ = false;  // of error_
 };
 
 }  // namespace

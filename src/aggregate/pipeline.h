@@ -42,9 +42,9 @@ using Compute = std::function<void(const Block&, std::span<Bytes> outputs)>;
 /// Takes the bytes of the next block. One thread calls this function, in order.
 using Write = std::function<void(std::span<const std::byte>)>;
 
-/// Returns when the writers have written all blocks. Rethrows a writer's error, else the error of
-/// the earliest failing block, independent of the threads' timing. 0 threads: one per available
-/// CPU.
+/// Returns when the writers have written all blocks. Rethrows damage of an input (kCorrupt), else a
+/// writer's error, else the error of the earliest failing block, independent of the threads'
+/// timing. 0 threads: one per available CPU.
 void run_pipeline(const BlockList& blocks, int num_threads, const Compute& compute,
                   const std::vector<Write>& writes);
 

@@ -10,6 +10,7 @@
 
 #include "support/temp_dir.h"
 #include "support/thrown.h"
+#include "xffl/base/error.h"
 #include "xffl/base/file.h"
 
 namespace xffl::aggregate {
@@ -35,6 +36,33 @@ TEST(Pipeline, ABlockStaysInItsSlotUntilEveryOutputHasIt) {
        }});
   EXPECT_THAT(fast, testing::ElementsAre(0, 1, 2, 3, 4));
   EXPECT_THAT(slow, testing::ElementsAre(0, 1, 2, 3, 4));
+}
+
+// Block 0 reads bytes that the thread of block 1 verifies, and finds a NaN in them.
+TEST(Pipeline, DamageOfAnInputPrecedesTheErrorOfAnEarlierBlock) {
+  const BlockList blocks({{"w", checkpoint::Dtype::kF32, {2 * kBlockElements}}});
+  std::atomic<bool> verifies = false, has_failed = false;
+  const auto await = [](const std::atomic<bool>& flag) {
+    for (int i = 0; i < 10'000 && !flag; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  const test::Thrown thrown = test::thrown_by([&] {
+    run_pipeline(blocks, 2,
+                 [&](const Block& block, std::span<Bytes>) {
+                   if (block.begin == 0) {
+                     await(verifies);
+                     has_failed = true;
+                     throw Error(ErrorKind::kRejected, "not finite");
+                   }
+                   verifies = true;
+                   await(has_failed);
+                   std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                   throw Error(ErrorKind::kCorrupt, "damaged");
+                 },
+                 {[](std::span<const std::byte>) {}});
+  });
+  EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt);
+  EXPECT_EQ(thrown.message, "damaged");
 }
 
 // An access to the bytes would end the process by SIGBUS.
