@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 
 #include <cerrno>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -121,6 +122,19 @@ TEST_F(HashedFolder, AFlippedByteOfTheSidecarMakesItUnused) {
   flip(block_hashes_path(folder_), 100);
   EXPECT_EQ(load_hashes(folder_, root_, write_unchecked)->root_sha256(), root_);
   EXPECT_EQ(read_file(block_hashes_path(folder_), 1 << 20), good) << "written again";
+}
+
+// A read of the sidecar fails, as for a bad sector.
+TEST_F(HashedFolder, AnUnreadableSidecarIsNotUsed) {
+  load_hashes(folder_, root_, write_unchecked);
+  const int code = test::in_child([&] {
+    if (!test::fail_calls(SYS_read, EIO)) return 77;
+    std::optional<Manifest> found;
+    const Thrown thrown = thrown_by([&] { found = read_block_hashes(folder_); });
+    return thrown.message == "no error was thrown" && !found ? 0 : 1;
+  });
+  if (code == 77) GTEST_SKIP() << "this system does not allow seccomp filters";
+  EXPECT_EQ(code, 0);
 }
 
 // A folder may be replaced, and its sidecar stay.

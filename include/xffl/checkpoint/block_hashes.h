@@ -33,7 +33,8 @@ using FileWriter = std::function<void(const std::filesystem::path&, std::string_
 /// Writes "<folder>.blocks" by `write`. Throws kInternal for a manifest without block hashes.
 void write_block_hashes(const std::filesystem::path& folder, const Manifest& manifest,
                         const FileWriter& write);
-/// The content of "<folder>.blocks"; empty when the file is absent or damaged. Throws kIo.
+/// The content of "<folder>.blocks"; empty when the file is absent, damaged or unreadable: the file
+/// can be made again.
 std::optional<Manifest> read_block_hashes(const std::filesystem::path& folder);
 
 /// The hashes of a folder with the root hash `root_sha256`: from "<folder>.blocks", else by
