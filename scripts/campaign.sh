@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Repeats fault tests many times: kills of the coordinator, failed system calls, losses of power, interrupted submissions, long
-# histories, hostile facilities.
+# Repeats fault tests many times: kills of the coordinator, failed system calls, losses of power, interrupted submissions, damaged
+# files, slow links, changed policies, long histories, hostile facilities.
 #
 #   scripts/campaign.sh [N] [PRESET] [TESTBEDS]     default: 100 of each kind, preset coordinator, 4 testbeds at a time
 #
@@ -12,19 +12,24 @@
 # - the coordinator frozen (SIGSTOP) after every journal record, between every check of its epoch and the effect, and at N random
 #   instants; another one takes the run over and completes it: the first one then changes nothing;
 # - SIGKILL before every system call of the coordinator that changes the disk or starts a process, in all threads (about 2600), and
-#   every such call fails once; power is lost at every journal record;
+#   every such call fails once; power is lost at every journal record and before every such call; from every fourth call on the file
+#   system stays read-only, or full;
+# - one byte of each file of the run folder is damaged, at each of eight moments;
+# - a link without an answer, with the default time limits; a model over a link of 64 kB/s, at 80 % of its rate; 100 pushes at once
+#   over a link of 50 Mbit/s;
+# - each key of the policy changes before every journal record;
 # - whole coordinators in simulated time: 100 facilities x 1,000 rounds and 10 x 4,320 rounds: memory, work per round and the time of
 #   `xffl status` stay within their limits;
 # - all cases of the hostile suite (scripts/hostile.sh).
-# Each part has a limit of one hour, or four hours for the system calls, the loss of power and the hostile suite, and most parts have
-# their own testbeds. 100 of each take about 30 minutes on two cores, without the system calls, the simulated time and the hostile
-# suite. The last line is the verdict (scripts/campaign_verdict.sh); logs are in build/PRESET/campaign. An interrupted campaign
+# Each part has a limit of one hour, or four hours for the system calls, the loss of power, the damage and the hostile suite, and most
+# parts have their own testbeds. 100 of each take about 30 minutes on two cores, without the system calls, the damage, the links, the
+# simulated time and the hostile suite. The last line is the verdict (scripts/campaign_verdict.sh); logs are in build/PRESET/campaign. An interrupted campaign
 # ends its parts and exits with 130; the next one begins anew. Has the requirements of real facilities (docs/developer/testing.md).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 number=${1:-100} preset=${2:-coordinator} testbeds=${3:-4}
 scripts/bootstrap.sh test
-scripts/build.sh "$preset" e2e_testbed_test e2e_test e2e_scale_test hostile_test
+scripts/build.sh "$preset" e2e_testbed_test e2e_test e2e_damage_test e2e_scale_test hostile_test remote_test run_test
 bin=build/$preset/bin logs=build/$preset/campaign
 rm -rf "$logs"
 mkdir -p "$logs"
@@ -53,9 +58,16 @@ for part in 1 2 3 4; do
   export XFFL_CAMPAIGN_PART=$part/4
   limit=14400 begin "calls-killed-$part" 1 1 e2e_test SystemCalls.AKillBeforeAnyOfThemChangesNothing
   limit=14400 begin "calls-failed-$part" 1 1 e2e_test SystemCalls.EachSingleFailureLosesNothing
+  limit=14400 begin "calls-without-power-$part" 1 1 e2e_test SystemCalls.ALossOfPowerBeforeAnyOfThemLosesNoRound
+  limit=14400 begin "calls-refused-$part" 4 1 e2e_test SystemCalls.AFileSystemThatStaysReadOnlyOrFullIsNamed
 done
 unset XFFL_CAMPAIGN_PART
 limit=14400 begin power-loss 1 1 e2e_test PowerLoss.AtJournalRecordsLosesNoRound
+XFFL_DAMAGE=all limit=14400 begin damage 1 1 e2e_damage_test Damage.OfAnyFileNeverGivesAWrongModel
+begin dead-link 1 1 remote_test SshLink.ADeadLinkIsDetectedInTime
+begin slow-link 1 1 e2e_testbed_test TestbedSlowLinks.AModelPassesAt64KilobytesPerSecondAndACutCostsBlocks
+begin shared-link 1 1 e2e_testbed_test TestbedSharedLink.AllPushesFinishAndACutCostsEachABlockAndTheBytesOnTheirWay
+begin policy-changes 1 1 run_test 'PolicyChange.*'
 begin frozen-at-records 1 1 e2e_test FrozenCoordinator.AfterARecordChangesNothing
 begin frozen-at-checks 1 1 e2e_test FrozenCoordinator.BetweenCheckAndEffectChangesNothing
 begin frozen-at-random $number 1 e2e_test FrozenCoordinator.AtRandomInstantsChangesNothing
