@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"FetchThatTrickles", {.sends_per_second = kByteAMinute}, "iflag=skip_bytes", true},
         Case{"EverythingTrickles", {.sends_per_second = kByteAMinute}, "", true},
         Case{"EverythingFloods", {.sends_per_second = 0, .floods_stderr = true}, "", true},
-        Case{"ListingWithoutEnd",
+        Case{"AnswersOfAnotherType",
              {.on_request = [](const SftpPacket& request) -> std::optional<std::string> {
                if (request.type != kSftpLstat) return std::nullopt;
                std::this_thread::sleep_for(std::chrono::milliseconds(300));
