@@ -210,6 +210,9 @@ TEST_F(JournalDamage, AnotherFileInItsPlaceIsRejected) {
 TEST_F(JournalDamage, ANewerSchemaIsRejected) {
   ASSERT_EQ(sql("PRAGMA user_version = 2"), "");
   expect_error(ErrorKind::kUnsupported, "schema version 2");
+  EXPECT_EQ(test::kind_of([&] { repair(path_); }), ErrorKind::kUnsupported);
+  EXPECT_EQ(sql("PRAGMA user_version = 1"), "");
+  EXPECT_EQ(read_events(path_).size(), 5u) << "the repair has left it alone";
 }
 
 }  // namespace

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -126,6 +128,29 @@ TEST(Journal, AnEventIsInTheDatabaseFileAtOnce) {
   const auto journal = Store::open(dir / "journal.db");
   journal->append({.kind = "tick", .payload = R"({"note":"abcdef"})"});
   EXPECT_NE(read_file(dir / "journal.db", 1 << 20).find("abcdef"), std::string::npos);
+}
+
+// After a failure of the disk its content is unknown until the file is read again: the same store
+// records nothing more, also when the disk works again.
+TEST(Journal, RecordsNothingAfterAFailureOfTheDisk) {
+  const test::TempDir dir;
+  const fs::path path = dir / "journal.db";
+  auto journal = Store::open(path);
+  journal->append({.kind = "run_created"});
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
+  const std::string failure =
+      test::message_of(ErrorKind::kIo, [&] { journal->append({.kind = "round_planned"}); });
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_NE(failure.find("disk I/O error"), std::string::npos) << failure;
+  const std::string later =
+      test::message_of(ErrorKind::kIo, [&] { journal->append({.kind = "submit_intended"}); });
+  EXPECT_NE(later.find("nothing more is recorded"), std::string::npos) << later;
+  journal.reset();
+  EXPECT_EQ(Store::open(path)->append({.kind = "run_resumed"}).seq, 2);
 }
 
 TEST(Journal, RejectsInvalidEvents) {
