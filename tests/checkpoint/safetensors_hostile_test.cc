@@ -80,6 +80,13 @@ TEST(HostileJson, RejectsAPickle) {
   EXPECT_THAT(read_error("\x80\x04\x95...a pickle, not a model"), HasSubstr("header of at most"));
 }
 
+TEST(HostileJson, RejectsAnArchive) {
+  const std::string rest(200, '\0');
+  EXPECT_THAT(read_error("PK\x03\x04" + rest), HasSubstr("header of at most"));         // zip
+  EXPECT_THAT(read_error("model.safetensors" + rest), HasSubstr("header of at most"));  // tar
+  EXPECT_THAT(read_error("\x1f\x8b\x08" + rest), HasSubstr("truncated"));               // gzip
+}
+
 TEST(HostileJson, RejectsDeepNesting) {
   EXPECT_THAT(header_error("{\"t\":" + std::string(1'000'000, '[')), HasSubstr("deeper than 4"));
   EXPECT_THAT(header_error(R"({"t":{"shape":[[[1]]]}})"), HasSubstr("deeper than 4"));

@@ -450,8 +450,12 @@ TEST(SlurmOptions, NoValueAddsAnOption) {
   };
   for (const char* text :
        {"a b", "a\n#SBATCH --uid=0", "a\"", "a'", "a#b", "-x", "a;b", "$(id)", "a\\"}) {
-    EXPECT_THROW(with([&](SlurmSettings& r) { r.account = text; }), Error) << text;
-    EXPECT_THROW(with([&](SlurmSettings& r) { r.constraint = text; }), Error) << text;
+    for (const auto option :
+         {&SlurmSettings::cluster, &SlurmSettings::account, &SlurmSettings::partition,
+          &SlurmSettings::qos, &SlurmSettings::constraint, &SlurmSettings::reservation})
+      EXPECT_THROW(with([&](SlurmSettings& r) { r.*option = text; }), Error) << text;
+    EXPECT_THROW(with([&](SlurmSettings& r) { r.gpus_per_node = 4, r.gpu_type = text; }), Error)
+        << text;
     EXPECT_THROW(with([&](SlurmSettings& r) { r.extra = {text}; }), Error) << text;
   }
   EXPECT_THROW(with([&](SlurmSettings& r) { r.extra = {"--job-name=x"}; }), Error);

@@ -195,6 +195,8 @@ TEST_F(HostileFetch, RejectsManifestNamesOutsideTheFolder) {
     expect_rejection(ErrorKind::kCorrupt, "manifest.json");
     EXPECT_FALSE(fs::exists(dir_ / "escape"));
   }
+  put_manifest(entry(std::string(4000, 'z')));
+  expect_rejection(ErrorKind::kCorrupt, "1 to 200 characters");
   put_manifest(entry("same") + "," + entry("same"));
   expect_rejection(ErrorKind::kCorrupt, "same");
 }
