@@ -340,6 +340,7 @@ TEST_F(SshLogIn, AChangedHostKeyIsRejectedBeforeAuthentication) {
   sshd.change_host_key();
   sshd.start();
   const int before = sshd.connections();
+  std::string last;
   for (int i = 0; i < 4; ++i) {
     Error error = error_of([&] { expect_works(*session); });
     // The first error may be the end of the old link.
@@ -349,10 +350,14 @@ TEST_F(SshLogIn, AChangedHostKeyIsRejectedBeforeAuthentication) {
     EXPECT_THAT(error.what(), HasSubstr("HOST KEY CHANGED"));
     EXPECT_THAT(error.what(), HasSubstr(old));
     EXPECT_THAT(error.what(), HasSubstr("xffl trust test"));
+    last = error.what();
   }
   EXPECT_EQ(sshd.connections(), before + 1);       // one connection; the result is remembered
   EXPECT_EQ(sshd.count("Accepted publickey"), 1);  // before the change
-  trust(sshd.settings(), fetch_host_key(sshd.settings(), sshd.settings().hosts[0]));
+  const HostKey shown = fetch_host_key(sshd.settings(), sshd.settings().hosts[0]);
+  EXPECT_NE(shown.fingerprint, old);
+  EXPECT_THAT(last, HasSubstr("now shows " + shown.type + " " + shown.fingerprint));
+  trust(sshd.settings(), shown);
   expect_works(*session);
 }
 

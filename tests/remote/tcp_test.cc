@@ -1,6 +1,7 @@
 // Connecting to hosts that have several addresses.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -106,6 +107,23 @@ TEST(ConnectTcp, AStopEndsTheAttempt) {
     connect_tcp({"127.0.0.2", port}, {.connect = std::chrono::seconds(1)});
   };
   EXPECT_EQ(test::kind_of(connect), ErrorKind::kCancelled);
+}
+
+// The kernel, too, ends a connection whose peer acknowledges nothing for as long as the silence
+// that ends a link.
+TEST(ConnectTcp, TheKernelGivesUpAfterTheSilenceOfADeadLink) {
+  int port = 0;
+  const UniqueFd listener = listen_at("127.0.0.2", port, 8);
+  ASSERT_TRUE(listener);
+  const UniqueFd fd = connect_tcp({"127.0.0.2", port}, {});
+  const auto option = [&](int level, int name) {
+    int value = -1;
+    socklen_t size = sizeof value;
+    EXPECT_EQ(::getsockopt(fd.get(), level, name, &value, &size), 0);
+    return value;
+  };
+  EXPECT_EQ(option(IPPROTO_TCP, TCP_USER_TIMEOUT), 30'000);
+  EXPECT_EQ(option(SOL_SOCKET, SO_KEEPALIVE), 1);
 }
 
 // One of the two addresses refuses the connection, whichever is tried first.

@@ -171,6 +171,10 @@ TEST_F(TrustCommand, DoctorPromptsOnItsTerminal) {
   EXPECT_THAT(login, HasSubstr("logged in: "));
   for (const std::string& prompts : {shown, login})
     EXPECT_THAT(prompts, Not(HasSubstr("Code: 123456"))) << "a secret has no echo";
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(project_.path())) {
+    if (!entry.is_regular_file()) continue;
+    EXPECT_THAT(read_file(entry.path(), 1 << 20), Not(HasSubstr("123456"))) << entry.path();
+  }
   EXPECT_THAT(xffl({"doctor", "alba"}).out, HasSubstr("run 'xffl login alba' on a terminal"));
   EXPECT_THAT(on_terminal(doctor, ": ", "\4"),  // the end of the input
               HasSubstr("the terminal was closed, or `xffl login` there"));
