@@ -51,16 +51,44 @@ TEST_F(InProcessFederation, TextThatIsNotUtf8EndsNoRun) {
   EXPECT_EQ(run().rounds_published, 3);
 }
 
-// On a shared file system the report may become visible before the update.
+// Hides an update at the first look at it, and shows it again at look `shown`.
+WatchedSession::Before hide_update(std::atomic<int>& looks, int shown) {
+  return [&looks, shown](const std::string& operation, const RemotePath& path) {
+    if (operation != "stat" || !path.str().ends_with("out/update/manifest.json")) return;
+    const auto update = std::filesystem::path(path.str()).parent_path();
+    const auto hidden = update.parent_path() / "hidden";
+    const int look = ++looks;
+    if (look == 1) std::filesystem::rename(update, hidden);
+    if (look == shown) std::filesystem::rename(hidden, update);
+  };
+}
+
+// On a shared file system the report may become visible before the update. Backoffs are at most 15
+// minutes long, so the longest wait is that between two reads.
 TEST_F(InProcessFederation, AnUpdateMayBecomeVisibleAfterItsReport) {
   clock_.longest_sleep = milliseconds(50);
-  const auto fail = times(2, ErrorKind::kNotFound, "there is no such file");
-  watch("brno", [fail](const std::string& operation, const RemotePath& path) {
-    if (operation == "stat" && path.str().ends_with("out/update/manifest.json")) fail();
-  });
+  brno_waits_ = [] { return false; };
+  brno_settles_ = minutes(30);
+  std::atomic<int> looks{0};
+  watch("brno", hide_update(looks, 3));
   EXPECT_EQ(run().rounds_published, 3);
+  EXPECT_GE(looks, 3);
+  EXPECT_GE(clock_.longest_asked, std::chrono::nanoseconds(minutes(30)).count());
   EXPECT_EQ(project_.trainings().size(), 6u) << "trained again";
   EXPECT_EQ(project_.count_events("attempt_failed"), 0);
+}
+
+TEST_F(InProcessFederation, AnUpdateThatStaysAwayIsRejectedAtTheThirdRead) {
+  clock_.longest_sleep = milliseconds(50);
+  project_.set_policy("{on_missing: skip, poll_interval: 20ms}");
+  project_.set_rounds(1);
+  project_.write_config();
+  std::atomic<int> looks{0};
+  watch("brno", hide_update(looks, 0));
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_EQ(looks, 3);
+  EXPECT_EQ(project_.count_events("update_accepted"), 1) << "alba's alone";
+  EXPECT_EQ(project_.count_events("facility_missing"), 1);
 }
 
 // The round continues without a facility whose job could not be cancelled; the end of the run
