@@ -131,7 +131,7 @@ TEST(TestbedFaults, AnExpiredCertificatePausesTheFacilityUntilItsRenewal) {
   ASSERT_TRUE(project.await_events("update_accepted", 1));  // brno's
   EXPECT_THAT(read_file(project.log(), 1 << 20), HasSubstr("a certificate expires soon"));
   alba.certify("-1m:+10m");
-  // The coordinator also notices a new certificate by itself; `xffl resume` is faster.
+  // The coordinator also notices a new certificate by itself; `xffl login` is faster.
   const ProcessResult login = project.xffl({"login", "alba", "-p", project.path().string()});
   EXPECT_THAT(login.out, HasSubstr("continues")) << login.err;
   EXPECT_EQ(run.finish(), 0);

@@ -73,7 +73,8 @@ TEST(TestbedSignals, DetachesFromQueuedJobsAndFromAFetch) {
 }
 
 // All packets vanish while sbatch waits for a frozen controller, which then accepts the job: with
-// the default limits the dead link is noticed within 45 s, and the job is found and trains once.
+// a limit of 20 s for Slurm's commands the dead link is noticed within 45 s, and the job is found
+// and trains once.
 TEST(TestbedSignals, ALinkThatDropsAllPacketsDuringSbatchIsNoticedWithin45Seconds) {
   TestbedProject project;
   NEED_TESTBED(project);
