@@ -199,6 +199,31 @@ TEST_F(SystemCalls, EachSingleFailureLosesNothing) {
   EXPECT_GE(faults_.in_other_threads(), 4);
 }
 
+// After a failed sync the content of the disk is unknown. At least one of three syncs in a row is
+// that of a commit; SQLite itself repeats the sync of a checkpoint.
+TEST_F(SystemCalls, AFailedSyncOfTheJournalEndsTheRun) {
+  const std::map<std::string, std::string> log = {
+      {"XFFL_CALL_FAULTS_BELOW", (project_.path() / "runs/0001/journal.db-wal").string()}};
+  const int count = faults_.count("fsync,fdatasync", log);
+  project_.forget_runs();
+  ASSERT_GT(count, 20);
+  int ended = 0;
+  for (const int n : {count / 2, count / 2 + 1, count / 2 + 2}) {
+    const std::string context = "sync " + std::to_string(n) + "\n";
+    const ProcessResult broken = faults_.run("fsync,fdatasync", n, "EIO", log);
+    EXPECT_TRUE(faults_.disturbed()) << context << broken.err;
+    if (broken.exit_code != 0) {
+      ++ended;
+      EXPECT_THAT(broken.err, HasSubstr("journal.db")) << context;
+    }
+    const ProcessResult resumed = project_.run();
+    EXPECT_EQ(resumed.exit_code, 0) << context << resumed.err;
+    expect_undisturbed_result(project_, expected_, context);
+    project_.forget_runs();
+  }
+  EXPECT_GE(ended, 1);
+}
+
 // A message about a file system that refuses a change.
 bool is_of_disk(const std::string& line) {
   const bool is_problem = line.starts_with("xffl: error (") ||
