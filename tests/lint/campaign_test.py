@@ -118,7 +118,8 @@ def interruption(folder, script, *arguments):
                                       preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         pids = root / 'build/dev/bin/pids'
         until = time.monotonic() + 120
-        while not pids.exists() or len(pids.read_text().split()) < 3:
+        # `timeout` passes a signal on only when it has noted its child after the fork: then it sleeps.
+        while not pids.exists() or len(pids.read_text().split()) < 3 or not are_watched(pids.read_text().split()):
             check(time.monotonic() < until, f'{script} starts no three tests')
             time.sleep(0.05)
         script_run.send_signal(number)
@@ -130,11 +131,20 @@ def interruption(folder, script, *arguments):
             check(not is_running(int(pid)), f'{script}: its test {pid} goes on after signal {number}')
 
 
-def is_running(pid):
+def stat_of(pid):
+    """The state and the parent of a process."""
     try:
-        return pathlib.Path(f'/proc/{pid}/stat').read_text().split()[2] not in 'ZX'
-    except FileNotFoundError:
-        return False
+        return pathlib.Path(f'/proc/{pid}/stat').read_text().rsplit(')', 1)[1].split()[:2]
+    except (FileNotFoundError, ProcessLookupError):
+        return 'X', 0
+
+
+def is_running(pid):
+    return stat_of(pid)[0] not in 'ZX'
+
+
+def are_watched(pids):
+    return all(stat_of(stat_of(pid)[1])[0] == 'S' for pid in pids)
 
 
 with tempfile.TemporaryDirectory() as temporary:
