@@ -251,8 +251,27 @@ void accept_changes(const config::Experiment& experiment, const history::RunFold
             {{"lines", differing_lines(before, now)}});
 }
 
+// Models appear after the run's first event.
+void require_no_models(const history::RunFolder& folder) {
+  const auto exists = [](const fs::path& path) {
+    std::error_code unknown;  // an unreadable place may hold models
+    return fs::symlink_status(path, unknown).type() != fs::file_type::not_found;
+  };
+  for (const fs::path& path : {folder.current(), folder.round(0)})
+    if (exists(path))
+      throw Error(ErrorKind::kCorrupt,
+                  "the journal of run " + folder.run().str() + " is lost: " + path.string() +
+                      " exists, and " + folder.journal().string() +
+                      " has no event; nothing was changed. Copy journal.db, or its mirror "
+                      "journal.jsonl, from a backup to " +
+                      folder.path().string() +
+                      " (after a copy of journal.jsonl: `xffl journal repair`), then `xffl run`; "
+                      "or start another run with `xffl run --new`");
+}
+
 void create_run(const config::Experiment& experiment, const history::RunFolder& folder,
                 history::RunHistory& history) {
+  require_no_models(folder);
   const std::string text = config::format_experiment(experiment);
   history.write_file(folder.config(), text);
   history.record({}, history::RunCreated{.run = folder.run(),

@@ -112,6 +112,24 @@ TEST_F(Federation, CurrentIsTheLastModel) {
     EXPECT_EQ(jobs_of(name).at(1).training.first_step, 4) << "the steps of round 1 came before";
 }
 
+// A new run in the same folder would replace the models.
+TEST_F(Federation, ARunWithoutItsJournalIsNotStartedAgain) {
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  run(policy);
+  for (const char* name : {"journal.db", "journal.db-wal", "journal.db-shm", "journal.jsonl"})
+    fs::remove(run_folder().path() / name);
+  const auto refusal = [&] {
+    return test::message_of(ErrorKind::kCorrupt, [&] { run(policy, 2); });
+  };
+  EXPECT_THAT(refusal(), HasSubstr(run_folder().current().string()));
+  EXPECT_THAT(refusal(), HasSubstr("xffl run --new")) << "the journal is here, and empty";
+  EXPECT_TRUE(history::read_events(run_folder().journal()).empty());
+  EXPECT_EQ(master_weight(0), 0.5f);
+  EXPECT_EQ(jobs_of("alba").size(), 1u);
+  fs::remove(run_folder().current());  // as of a run that was killed in its first round
+  EXPECT_THAT(refusal(), HasSubstr("r0000"));
+}
+
 // Nonces are derived from the secret, and other users of a facility see the names of jobs.
 TEST_F(Federation, NoDigitsOfTheSecretAreInNamesAtAFacility) {
   run("policy: {evaluate_last: false}\n");
