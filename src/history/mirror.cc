@@ -133,9 +133,10 @@ Mirror::Mirror(const fs::path& journal)
     : journal_(journal), path_(mirror_path(journal)), compared_(path_), chain_(genesis_chain()) {}
 
 void Mirror::compare(const StoredEvent& event, const std::string& chain) {
-  if (differs_ || !compared_) return;
+  rows_ = event.seq;
+  if (!compared_) return;
   const auto line = next_line(compared_);
-  if (!line) return;  // the mirror ends here
+  if (!line || differs_) return;  // the mirror ends here, or is written again
   // Another release may write the same event in other bytes.
   const bool same = *line + "\n" == format_mirror_line(event, chain) || [&] {
     const auto known = event_of(*line, event.seq - 1, chain_);
@@ -149,13 +150,14 @@ void Mirror::compare(const StoredEvent& event, const std::string& chain) {
 }
 
 void Mirror::open(Database& database) {
-  const auto rest = differs_ || !compared_ ? std::nullopt : next_line(compared_);
-  if (rest && event_of(*rest, events_, chain_))
+  // Each line had its row first. A damaged line shows the loss as well as a whole one.
+  const auto rest = compared_ ? next_line(compared_) : std::nullopt;
+  if (rest)
     throw Error(ErrorKind::kCorrupt,
-                "the journal " + journal_.string() + " ends with event " + std::to_string(events_) +
+                "the journal " + journal_.string() + " ends with event " + std::to_string(rows_) +
                     ", and its mirror " + path_.string() +
-                    " has more events: the database has lost events; `xffl journal repair` brings "
-                    "them back");
+                    " has further lines: the database has lost events; `xffl journal repair` "
+                    "brings back the events that are whole");
   compared_.close();
   try {
     if (differs_) return rewrite(database);

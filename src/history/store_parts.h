@@ -134,8 +134,8 @@ class Mirror {
   /// Compares the mirror's next line with the database's next event, at the opening.
   void compare(const StoredEvent& event, const std::string& chain);
   /// Brings the mirror up to date after the last comparison, in a new file: a stale coordinator may
-  /// append to the earlier one. Throws kCorrupt when the mirror has more events than the database:
-  /// the database has lost events.
+  /// append to the earlier one. Throws kCorrupt, and leaves the mirror as it is, when the mirror
+  /// has more whole lines than the database has events: the database has lost events.
   void open(Database& database);
 
   /// Appends the database's last event durably. The database has the event already, so append()
@@ -152,6 +152,7 @@ class Mirror {
   std::ifstream compared_;
   std::string chain_;     // of the last equal line
   bool differs_ = false;  // a line differs from its event
+  int64_t rows_ = 0;      // events of the database that were compared
   int64_t events_ = 0;    // that the mirror has
   uint64_t bytes_ = 0;    // of these events' lines
   UniqueFd fd_;           // empty after a failure

@@ -156,6 +156,26 @@ TEST_F(Repair, RestoresTheLastEventsOfADatabase) {
   EXPECT_EQ(read_events(path_).size(), 8u);
 }
 
+// An opening that cut the mirror to the database would remove the other events, too.
+TEST_F(Repair, ALostDatabaseCutsNoMirrorWithADamagedLine) {
+  fs::copy_file(path_, dir_ / "older.db");
+  tick(3);
+  const std::string whole = read_file(mirror_, 1 << 20);
+  fs::copy_file(dir_ / "older.db", path_, fs::copy_options::overwrite_existing);
+  for (const int line : {6, 2}) {  // behind the older database's end, and before it
+    std::string damaged = whole;
+    damaged[damaged.find("tick", damaged.find("\"seq\":" + std::to_string(line)))] = 'p';
+    write_file_atomic(mirror_, damaged);
+    EXPECT_EQ(opening(), ErrorKind::kCorrupt) << line;
+    EXPECT_EQ(read_file(mirror_, 1 << 20), damaged) << line;
+  }
+  fs::remove(path_);
+  const std::string first = "x" + whole.substr(1);
+  write_file_atomic(mirror_, first);
+  EXPECT_EQ(opening(), ErrorKind::kCorrupt);
+  EXPECT_EQ(read_file(mirror_, 1 << 20), first);
+}
+
 TEST_F(Repair, StopsAtTheFirstDamagedLineOfTheMirror) {
   std::string text = read_file(mirror_, 1 << 20);
   const size_t third = text.find("\"seq\":3");
