@@ -29,6 +29,7 @@ struct Flags {
   std::string reason = "by the user";
   bool now = false;
   bool yes = false;
+  bool accept_loss = false;
 };
 
 std::string join(const std::vector<FacilityName>& names) {
@@ -166,16 +167,24 @@ void operate(const Flags& flags, Request request) {
                 join(request.facilities).c_str());
 }
 
-void repair(const ProjectOptions& options) {
-  const history::RunFolder folder = options.existing_run();
-  const history::Repaired repaired = history::repair(folder.journal());
-  if (repaired.damaged.empty())
-    std::printf("the journal of run %s is intact: nothing was changed\n",
-                folder.run().str().c_str());
-  else
-    std::printf("the journal of run %s is repaired, with %lld events; the damaged file is %s\n",
-                folder.run().str().c_str(), static_cast<long long>(repaired.events),
-                repaired.damaged.c_str());
+void repair(const Flags& flags) {
+  const history::RunFolder folder = flags.project.existing_run();
+  const history::Repaired repaired = history::repair(
+      folder.journal(), flags.accept_loss ? history::Losses::kAccepted : history::Losses::kRefused);
+  const std::string run = folder.run().str();
+  if (repaired.damaged.empty() && repaired.lost_events == 0) {
+    std::printf("the journal of run %s is intact: nothing was changed\n", run.c_str());
+    return;
+  }
+  std::printf("the journal of run %s is repaired, with %lld events", run.c_str(),
+              static_cast<long long>(repaired.events));
+  if (!repaired.damaged.empty()) std::printf("; the damaged file is %s", repaired.damaged.c_str());
+  if (repaired.lost_events > 0)
+    std::printf("; at least %lld later events are lost",
+                static_cast<long long>(repaired.lost_events));
+  if (!repaired.damaged_mirror.empty())
+    std::printf("; the mirror is kept as %s", repaired.damaged_mirror.c_str());
+  std::printf("\n");
 }
 
 void adopt(const ProjectOptions& options) {
@@ -221,7 +230,9 @@ void add_operate_commands(CLI::App& app) {
   CLI::App* repairs =
       journal->add_subcommand("repair", "rebuild a damaged journal from its mirror");
   add_project_options(repairs, flags->project);
-  repairs->callback([flags] { repair(flags->project); });
+  repairs->add_flag("--accept-loss", flags->accept_loss,
+                    "also where later events are lost; keeps both damaged files");
+  repairs->callback([flags] { repair(*flags); });
   CLI::App* adopts =
       journal->add_subcommand("adopt", "take over a copied run folder (the original must be gone)");
   add_project_options(adopts, flags->project);

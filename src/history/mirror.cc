@@ -1,5 +1,6 @@
-// How it works: each event reaches the database first and the mirror second. repair() writes a
-// complete new database beside the damaged database and then renames the new database.
+// How it works: each event reaches the database first and the mirror second. repair() takes each
+// event from a line or a row that fits the chain, writes a complete new database beside the damaged
+// database and then renames the new database.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -9,7 +10,10 @@
 #include <cerrno>
 #include <cstdint>
 #include <fstream>
+#include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -39,30 +43,47 @@ std::optional<std::string> next_line(std::ifstream& file) {
   return text;
 }
 
+// An event of a line or a row, and the chain that the line or row claims.
+using Claim = std::pair<StoredEvent, std::string>;
+
+// Whether the event follows the event number `seq` with the chain `previous`.
+bool follows(const Claim& claim, int64_t seq, const std::string& previous) {
+  const auto& [event, claimed] = claim;
+  return event.seq == seq + 1 && next_chain(previous, event) == claimed;
+}
+
 // The event of a line that follows the event number `seq` with the chain `previous`; none for a
 // damaged line.
 std::optional<StoredEvent> event_of(const std::string& text, int64_t seq,
                                     const std::string& previous) try {
-  auto [event, claimed] = parse_mirror_line(text);
-  if (event.seq != seq + 1 || next_chain(previous, event) != claimed) return std::nullopt;
-  return event;
+  const Claim claim = parse_mirror_line(text);
+  return follows(claim, seq, previous) ? std::optional(claim.first) : std::nullopt;
 } catch (const Error&) {
   return std::nullopt;
 }
 
-// The events up to the first line that is damaged or does not fit its chain; empty without a
-// mirror.
-std::vector<StoredEvent> read_mirror(const fs::path& mirror) {
-  std::vector<StoredEvent> events;
-  std::string chain = genesis_chain();
+// The whole lines of a mirror. Damage of its number may give a line the number of another.
+struct MirrorLines {
+  std::multimap<int64_t, Claim> by_seq;  // without the lines that are no event
+  int64_t count = 0;
+};
+
+// No lines without a mirror.
+MirrorLines read_mirror(const fs::path& mirror) {
+  MirrorLines lines;
   std::ifstream file(mirror);
   while (const auto text = next_line(file)) {
-    auto event = event_of(*text, static_cast<int64_t>(events.size()), chain);
-    if (!event) break;
-    chain = next_chain(chain, *event);
-    events.push_back(std::move(*event));
+    ++lines.count;
+    try {
+      Claim claim = parse_mirror_line(*text);
+      const int64_t seq = claim.first.seq;
+      lines.by_seq.emplace(seq, std::move(claim));
+    } catch (const Error& error) {
+      log::debug("a line of the mirror is damaged",
+                 {{"line", lines.count}, {"problem", error.what()}});
+    }
   }
-  return events;
+  return lines;
 }
 
 // The number of events of an undamaged database, else -1.
@@ -87,6 +108,92 @@ int64_t readable_epoch(const fs::path& path) {
     log::debug("the epoch of the damaged journal is not readable", {{"problem", error.what()}});
     return 0;
   }
+}
+
+// The rows of a database that may be damaged.
+class Rows {
+ public:
+  explicit Rows(const fs::path& path) {
+    try {
+      database_ = std::make_unique<Database>(path);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kNotFound) throw;  // else there are no rows
+    }
+  }
+
+  // None for a row that is absent or not readable.
+  std::optional<Claim> find(int64_t seq) const try {
+    std::optional<Claim> found;
+    if (database_)
+      for_each(
+          *database_, {.first_seq = seq, .last_seq = seq},
+          [&](const StoredEvent& event, const std::string& chain) { found.emplace(event, chain); });
+    return found;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+
+  // The number of rows after `seq` with none of the chains `known`, at least.
+  int64_t count_others(int64_t seq, const std::set<std::string>& known) const {
+    int64_t count = 0;
+    const auto is_other = [&](const std::string& chain) {
+      return chain.size() == genesis_chain().size() && !known.contains(chain);
+    };
+    if (database_) try {
+        for_each(*database_, {.first_seq = seq + 1},
+                 [&](const StoredEvent&, const std::string& chain) {
+                   if (is_other(chain)) ++count;
+                 });
+      } catch (const Error&) {  // the damage may lie ahead of other rows
+        if (count == 0 && is_other(last_chain())) count = 1;
+      }
+    return count;
+  }
+
+ private:
+  std::string last_chain() const try {
+    return database_->text("SELECT chain FROM events ORDER BY seq DESC LIMIT 1");
+  } catch (const Error&) {
+    return "";
+  }
+
+  std::unique_ptr<Database> database_;
+};
+
+// The events from the first one on, each from a row or a line that fits the chain.
+struct Merged {
+  std::vector<StoredEvent> events;
+  int64_t lost = 0;  // at least so many later rows or lines fit no more
+};
+
+// `whole_rows`: the number of events of an undamaged database.
+Merged merge(const fs::path& journal, int64_t whole_rows, const MirrorLines& lines) {
+  Merged merged;
+  std::string chain = genesis_chain();
+  std::set<std::string> chains;
+  const Rows rows(journal);
+  const auto take = [&](const Claim& claim) {
+    if (!follows(claim, static_cast<int64_t>(merged.events.size()), chain)) return false;
+    chain = claim.second;
+    chains.insert(chain);
+    merged.events.push_back(claim.first);
+    return true;
+  };
+  const auto take_line = [&](int64_t seq) {
+    const auto [begin, end] = lines.by_seq.equal_range(seq);
+    return std::any_of(begin, end, [&](const auto& line) { return take(line.second); });
+  };
+  const auto take_row = [&](int64_t seq) {
+    const auto row = rows.find(seq);
+    return row && take(*row);
+  };
+  // A read of a damaged row may last long on a failing disk, and no row of a whole database may be
+  // left out.
+  int64_t seq = 1;
+  while (seq <= whole_rows ? take_row(seq) : take_line(seq) || take_row(seq)) ++seq;
+  const auto count = static_cast<int64_t>(merged.events.size());
+  merged.lost = std::max(lines.count - count, rows.count_others(count, chains));
+  return merged;
 }
 
 void write_database(const fs::path& path, const std::vector<StoredEvent>& events, int64_t epoch) {
@@ -248,31 +355,68 @@ void Mirror::append(Database& database, const StoredEvent& event, const std::str
   }
 }
 
-Repaired repair(const fs::path& path) {
-  const WriterLock lock(path);
-  const fs::path mirror = mirror_path(path);
-  const std::vector<StoredEvent> content = read_mirror(mirror);
-  const auto events = static_cast<int64_t>(content.size());
-  if (whole_events(path) >= events && fs::exists(path)) return {events, {}};
-  if (content.empty())
-    throw Error(ErrorKind::kNotFound, "the journal " + path.string() + " is damaged, and " +
-                                          mirror.string() +
-                                          " has no events to rebuild the journal from");
+namespace {
+
+// Makes the database again and keeps the damaged one, with its log, as `aside`.
+void replace_database(const fs::path& path, const std::vector<StoredEvent>& events,
+                      const fs::path& aside) {
   const fs::path made = path.string() + ".repaired";
   // Above the epoch of every earlier writer, also of one that is still frozen: their epochs are
   // small numbers, or come from an earlier repair.
   const auto now =
       std::chrono::duration_cast<std::chrono::seconds>(SystemClock().utc().time_since_epoch());
-  write_database(made, content, std::max<int64_t>(readable_epoch(path), now.count()));
-  std::string stamp = format_utc(SystemClock().utc());
-  std::erase_if(stamp, [](char c) { return c == ':' || c == '-'; });
-  const fs::path aside = path.string() + ".damaged-" + stamp;
+  write_database(made, events, std::max<int64_t>(readable_epoch(path), now.count()));
   // The new database must not use the damaged one's log.
   for (const char* part : {"-wal", "-shm", "-journal", ""})
     if (fs::exists(path.string() + part))
       rename_durable(path.string() + part, aside.string() + part);
   rename_durable(made, path);
-  return {events, aside};
+}
+
+// Throws kNotFound when no event is left, and kCorrupt for a loss that the user has not accepted.
+void check_loss(const Merged& merged, const fs::path& path, Losses losses) {
+  const size_t events = merged.events.size();
+  const std::string both = path.string() + " and " + mirror_path(path).string();
+  constexpr std::string_view kBackup =
+      "; copy journal.db or journal.jsonl from a backup of the run folder, and repeat the command";
+  if (events == 0)
+    throw Error(ErrorKind::kNotFound, "the journal cannot be rebuilt: neither of " + both +
+                                          " has a whole first event" + std::string(kBackup));
+  if (merged.lost > 0 && losses == Losses::kRefused)
+    throw Error(ErrorKind::kCorrupt,
+                both + " are both damaged or lost at event " + std::to_string(events + 1) +
+                    ": only the events before it can be kept, and at least " +
+                    std::to_string(merged.lost) + " would be lost" + std::string(kBackup) +
+                    "; or accept the loss with `xffl journal repair --accept-loss`: the run then "
+                    "continues from event " +
+                    std::to_string(events) + ", and may train later rounds again");
+}
+
+}  // namespace
+
+Repaired repair(const fs::path& path, Losses losses) {
+  const WriterLock lock(path);
+  const fs::path mirror = mirror_path(path);
+  const MirrorLines lines = read_mirror(mirror);
+  const int64_t whole_rows = whole_events(path);
+  if (whole_rows >= lines.count && fs::exists(path)) return {.events = whole_rows};
+  const Merged merged = merge(path, whole_rows, lines);
+  check_loss(merged, path, losses);
+  Repaired repaired{.events = static_cast<int64_t>(merged.events.size()),
+                    .lost_events = merged.lost};
+  std::string stamp = format_utc(SystemClock().utc());
+  std::erase_if(stamp, [](char c) { return c == ':' || c == '-'; });
+  const std::string ending = ".damaged-" + stamp;
+  if (repaired.events != whole_rows) {
+    repaired.damaged = path.string() + ending;
+    replace_database(path, merged.events, repaired.damaged);
+  }
+  // The next opening would find the lost lines.
+  if (merged.lost > 0 && fs::exists(mirror)) {
+    repaired.damaged_mirror = mirror.string() + ending;
+    rename_durable(mirror, repaired.damaged_mirror);
+  }
+  return repaired;
 }
 
 }  // namespace xffl::history

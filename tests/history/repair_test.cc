@@ -40,6 +40,12 @@ class Repair : public testing::Test {
     file.seekp(at);
     file << bytes;
   }
+  // In the kind of the line's event.
+  void damage_line(int seq) {
+    std::string text = read_file(mirror_, 1 << 20);
+    text[text.find("tick", text.find("\"seq\":" + std::to_string(seq)))] = 'p';
+    write_file_atomic(mirror_, text);
+  }
   // The mirror escapes what is escaped already: it needs twice the space of the database.
   static StoredEvent large_event() {
     std::string quotes;
@@ -163,9 +169,9 @@ TEST_F(Repair, ALostDatabaseCutsNoMirrorWithADamagedLine) {
   const std::string whole = read_file(mirror_, 1 << 20);
   fs::copy_file(dir_ / "older.db", path_, fs::copy_options::overwrite_existing);
   for (const int line : {6, 2}) {  // behind the older database's end, and before it
-    std::string damaged = whole;
-    damaged[damaged.find("tick", damaged.find("\"seq\":" + std::to_string(line)))] = 'p';
-    write_file_atomic(mirror_, damaged);
+    write_file_atomic(mirror_, whole);
+    damage_line(line);
+    const std::string damaged = read_file(mirror_, 1 << 20);
     EXPECT_EQ(opening(), ErrorKind::kCorrupt) << line;
     EXPECT_EQ(read_file(mirror_, 1 << 20), damaged) << line;
   }
@@ -176,14 +182,50 @@ TEST_F(Repair, ALostDatabaseCutsNoMirrorWithADamagedLine) {
   EXPECT_EQ(read_file(mirror_, 1 << 20), first);
 }
 
-TEST_F(Repair, StopsAtTheFirstDamagedLineOfTheMirror) {
-  std::string text = read_file(mirror_, 1 << 20);
-  const size_t third = text.find("\"seq\":3");
-  text[text.find("tick", text.rfind('\n', third))] = 'p';  // in event 3
-  write_file_atomic(mirror_, text);
+TEST_F(Repair, StopsAtTheFirstDamagedLineOfTheMirrorIfTheLossIsAccepted) {
+  damage_line(3);
   fs::remove(path_);
-  EXPECT_EQ(repair(path_).events, 2);
+  const std::string message = test::message_of(ErrorKind::kCorrupt, [&] { repair(path_); });
+  EXPECT_THAT(message, HasSubstr(path_.string() + " and " + mirror_.string()));
+  EXPECT_THAT(message, HasSubstr("at event 3: "));
+  EXPECT_THAT(message, HasSubstr("at least 3 would be lost"));
+  EXPECT_THAT(message, HasSubstr("--accept-loss"));
+  EXPECT_FALSE(fs::exists(path_));
+  const std::string lines = read_file(mirror_, 1 << 20);
+  const Repaired repaired = repair(path_, Losses::kAccepted);
+  EXPECT_EQ(repaired.events, 2);
+  EXPECT_EQ(repaired.lost_events, 3);
+  EXPECT_EQ(read_file(repaired.damaged_mirror, 1 << 20), lines);
   expect_events(2);
+  tick(1);
+  EXPECT_EQ(read_events(path_).size(), 3u);
+}
+
+// The database has lost events, and lines of its mirror are damaged.
+TEST_F(Repair, ALossBehindAWholeDatabaseIsAcceptedFirst) {
+  fs::copy_file(path_, dir_ / "older.db");
+  tick(3);
+  fs::rename(dir_ / "older.db", path_);
+  damage_line(7);
+  EXPECT_EQ(test::kind_of([&] { repair(path_); }), ErrorKind::kCorrupt);
+  EXPECT_EQ(read_events(path_).size(), 5u);
+  damage_line(6);
+  EXPECT_EQ(test::kind_of([&] { repair(path_); }), ErrorKind::kCorrupt);
+  const Repaired repaired = repair(path_, Losses::kAccepted);
+  EXPECT_EQ(repaired.events, 5);
+  EXPECT_EQ(repaired.lost_events, 3);
+  EXPECT_EQ(repaired.damaged, fs::path()) << "the database is whole";
+  EXPECT_TRUE(fs::exists(repaired.damaged_mirror));
+  tick(1);
+  EXPECT_EQ(read_events(path_).size(), 6u);
+  EXPECT_TRUE(repair(path_).damaged.empty());
+}
+
+TEST_F(Repair, WithoutAFirstEventFailsAlsoWhenALossIsAccepted) {
+  damage_line(1);
+  fs::remove(path_);
+  EXPECT_EQ(test::kind_of([&] { repair(path_, Losses::kAccepted); }), ErrorKind::kNotFound);
+  EXPECT_EQ(std::ranges::count(read_file(mirror_, 1 << 20), '\n'), 5);
 }
 
 TEST_F(Repair, FailsWithoutAMirror) {

@@ -13,6 +13,7 @@
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
 #include "xffl/history/store.h"
 
 namespace xffl::history {
@@ -39,6 +40,19 @@ class JournalDamage : public testing::Test {
     sqlite3_free(message);
     sqlite3_close(database);
     return result;
+  }
+
+  void damage_row(int seq) {
+    ASSERT_EQ(sql("DROP TRIGGER events_never_change; UPDATE events SET payload = "
+                  "'{\"secret\":\"abcdeg\"}' WHERE seq = " +
+                  std::to_string(seq)),
+              "");
+  }
+  void damage_line(int seq) {
+    const fs::path mirror = dir_ / "journal.jsonl";
+    std::string text = read_file(mirror, 1 << 20);
+    text[text.find("tick", text.find("\"seq\":" + std::to_string(seq)))] = 'p';
+    write_file_atomic(mirror, text);
   }
 
   void expect_error(ErrorKind kind, const std::string& text) {
@@ -132,6 +146,43 @@ TEST_F(JournalDamage, FlippedBytesInTheFileAreFound) {
   damaged = content.substr(0, content.size() - 4096);
   std::ofstream(path_, std::ios::binary) << damaged;
   expect_error(ErrorKind::kCorrupt, "damaged");
+}
+
+// The mirror is compared at an opening, weeks apart: both files may be damaged in between.
+TEST_F(JournalDamage, OfARowAndOfTheLineOfAnotherEventIsRepaired) {
+  const auto before = read_events(path_);
+  damage_row(2);
+  damage_line(4);
+  expect_error(ErrorKind::kCorrupt, "event 2");
+  const Repaired repaired = repair(path_);
+  EXPECT_EQ(repaired.events, 5);
+  EXPECT_EQ(repaired.lost_events, 0);
+  Store::open(path_);
+  const auto now = read_events(path_);
+  ASSERT_EQ(now.size(), 5u);
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(now[i].payload, before[i].payload) << i;
+    EXPECT_EQ(now[i].kind, before[i].kind) << i;
+  }
+}
+
+TEST_F(JournalDamage, OfTheRowAndTheLineOfAnEventIsNoSilentLoss) {
+  damage_row(3);
+  damage_line(3);
+  const std::string message = test::message_of(ErrorKind::kCorrupt, [&] { repair(path_); });
+  EXPECT_THAT(message, HasSubstr("at event 3: "));
+  EXPECT_THAT(message, HasSubstr("at least 3 would be lost"));
+  expect_error(ErrorKind::kCorrupt, "event 3");
+  EXPECT_EQ(repair(path_, Losses::kAccepted).events, 2);
+  EXPECT_EQ(read_events(path_).size(), 2u);
+}
+
+TEST_F(JournalDamage, WithoutAMirrorIsNoSilentLoss) {
+  fs::remove(dir_ / "journal.jsonl");
+  damage_row(3);
+  EXPECT_THAT(test::message_of(ErrorKind::kCorrupt, [&] { repair(path_); }),
+              HasSubstr("at least 3 would be lost"));
+  EXPECT_EQ(repair(path_, Losses::kAccepted).events, 2);
 }
 
 // A byte of each 64 of every page, and each byte of the page's header: the damage is found, or lies

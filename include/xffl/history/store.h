@@ -93,14 +93,20 @@ void visit_events(const std::filesystem::path& path, const Selection& selection,
                   const Store::Visitor& each);
 
 struct Repaired {
-  int64_t events = 0;             // in the repaired journal
-  std::filesystem::path damaged;  // the damaged database's new path; empty: there was no damage
+  int64_t events = 0;               // in the repaired journal
+  int64_t lost_events = 0;          // at least so many later events are lost
+  std::filesystem::path damaged{};  // the damaged database's new path; empty: it had no damage
+  std::filesystem::path damaged_mirror{};  // the mirror's new path, after a loss
 };
-/// Rebuilds a damaged or lost journal from its mirror: append() also writes each event to
-/// journal.jsonl beside journal.db, one JSON object per line. The rebuilt journal lacks at most the
-/// last event, and a continued run looks up the effect of the missing event. Throws kBusy while a
-/// coordinator holds the journal, kNotFound when the mirror is empty, kIo.
-Repaired repair(const std::filesystem::path& path);
+/// What repair() does when events cannot be brought back: throws kCorrupt, or leaves them out.
+enum class Losses { kRefused, kAccepted };
+/// Rebuilds a damaged or lost journal. append() also writes each event to the mirror, journal.jsonl
+/// beside journal.db, one JSON object per line; repair() takes each event from the database or from
+/// the mirror, as long as the event fits the chain. After a crash the mirror may lack the last
+/// event; a continued run looks up the effect of the missing event. Rows or lines of later events
+/// are a loss, which has to be accepted; both damaged files are then kept under other names. Throws
+/// kBusy while a coordinator holds the journal, kNotFound when the first event is lost, kIo.
+Repaired repair(const std::filesystem::path& path, Losses losses = Losses::kRefused);
 
 /// The process that holds the writer's lock: "pid 123 on host since 2026-..."; empty: none.
 std::string lock_holder(const std::filesystem::path& path);
