@@ -6,6 +6,8 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
+#include "xffl/base/resources.h"
+#include "xffl/base/threads.h"
 #include "xffl/checkpoint/block_hashes.h"
 #include "xffl/checkpoint/lora.h"
 #include "xffl/checkpoint/model_folder.h"
@@ -17,6 +19,62 @@ namespace fs = std::filesystem;
 namespace {
 
 using checkpoint::LoraConfig;
+
+constexpr int kMaxThreads = 8;
+
+[[noreturn]] void fail_damaged(const fs::path& path, const std::string& problem) {
+  throw Error(ErrorKind::kCorrupt, path.string() + " is damaged: " + problem +
+                                       "; copy the file from a backup, or remove " +
+                                       (path.parent_path() / checkpoint::kManifestName).string() +
+                                       " if the change of the file is yours");
+}
+
+// The hashes of a file of an input, which has to be the file of the input's manifest.
+checkpoint::ManifestFile verified_file(const fs::path& path,
+                                       const checkpoint::ManifestFile& expected) {
+  checkpoint::ManifestFile found;
+  try {
+    found = checkpoint::hash_file(path);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kIo) throw;
+    fail_damaged(path, error.what());
+  }
+  if (!(found == expected))
+    fail_damaged(path, "its manifest.json has " + std::to_string(expected.size_bytes) +
+                           " bytes with SHA-256 " + expected.sha256 + ", found " +
+                           std::to_string(found.size_bytes) + " bytes with " + found.sha256);
+  return found;
+}
+
+// The hashes of an input with a manifest of xffl, such as a global model of an earlier run, which
+// may have lain on the disk for weeks. Null for other folders.
+checkpoint::Hashes verified_hashes(const fs::path& folder) {
+  checkpoint::Manifest manifest;
+  try {
+    if (std::error_code none; !fs::exists(folder / checkpoint::kManifestName, none)) return nullptr;
+    manifest = checkpoint::read_manifest(folder);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kIo) throw;
+    log::warning("the manifest.json of an input is not xffl's: the input's files are not verified",
+                 {{"folder", folder.string()}, {"problem", error.what()}});
+    return nullptr;
+  }
+  manifest.chunk_bytes = checkpoint::kChunkBytes;
+  parallel_for(manifest.files.size(), static_cast<size_t>(std::min(kMaxThreads, available_cpus())),
+               [&](size_t i) {
+                 checkpoint::ManifestFile& file = manifest.files[i];
+                 file = verified_file(folder / file.name, file);
+               });
+  return std::make_shared<const checkpoint::Manifest>(std::move(manifest));
+}
+
+// The hashes of the one file of an adapter that prepare_adapter() copies.
+checkpoint::Hashes copied_hashes(const checkpoint::Hashes& adapter) {
+  if (!adapter) return nullptr;
+  checkpoint::Manifest copied{.files = {}, .chunk_bytes = adapter->chunk_bytes};
+  if (const auto* file = adapter->find(checkpoint::kAdapterName)) copied.files.push_back(*file);
+  return std::make_shared<const checkpoint::Manifest>(std::move(copied));
+}
 
 // The narrowest type that represents all numbers of the model exactly.
 checkpoint::Dtype own_dtype(const fs::path& model) {
@@ -86,9 +144,17 @@ FirstModels make_first_models(const config::Experiment& experiment, const fs::pa
   FirstModels made;
   const fs::path& model = experiment.model;
   const bool adapts = experiment.facilities.front().training.lora.rank > 0;
+  const checkpoint::Hashes model_hashes = verified_hashes(model);
+  checkpoint::Hashes trained_hashes = model_hashes;
+  if (adapts)
+    trained_hashes =
+        experiment.adapter.empty() ? nullptr : copied_hashes(verified_hashes(experiment.adapter));
   const fs::path trained = adapts ? prepare_adapter(experiment, round) : model;
-  if (adapts) made.adapted = aggregate::convert(model, own_dtype(model), round / "adapted");
-  made.master = aggregate::convert(trained, checkpoint::Dtype::kF32, round / "master");
+  if (adapts)
+    made.adapted =
+        aggregate::convert(model, own_dtype(model), round / "adapted", {.hashes = model_hashes});
+  made.master = aggregate::convert(trained, checkpoint::Dtype::kF32, round / "master",
+                                   {.hashes = trained_hashes});
   made.global = aggregate::convert(
       round / "master", facility::dtype_of(experiment.aggregation.publish_dtype), round / "global",
       {.hashes = std::make_shared<const checkpoint::Manifest>(made.master)});

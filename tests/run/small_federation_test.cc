@@ -878,6 +878,42 @@ TEST_F(Federation, WithLoraTheAdapterIsTrainedAndTheModelStays) {
   EXPECT_FALSE(fs::exists(jobs[0].adapter_path)) << "policy.keep_rounds is 1";
 }
 
+// A global model of an earlier run lies on the disk for weeks; its manifest has its hashes.
+TEST_F(Federation, AnInputThatDiffersFromItsManifestIsNotImported) {
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  const auto damage = [](const fs::path& file) {
+    std::fstream(file, std::ios::in | std::ios::out).seekp(-3, std::ios::end).put('!');
+  };
+  const auto refusal = [&](const std::string& sections) {
+    return test::message_of(ErrorKind::kCorrupt, [&] { run(sections + policy); });
+  };
+  const fs::path model = folder_ / "model", adapter = folder_ / "adapter";
+  checkpoint::write_manifest(model);
+  damage(model / "model.safetensors");
+  for (const std::string& sections : {std::string(), kLora}) {
+    const std::string message = refusal(sections);
+    EXPECT_THAT(message, HasSubstr("model/model.safetensors is damaged: its manifest.json has"));
+    EXPECT_THAT(message, HasSubstr("model/manifest.json if the change of the file is yours"));
+  }
+  fs::remove(model / "manifest.json");  // the change is the user's
+
+  checkpoint::write_initial_lora(adapter, checkpoint::read_llama_config(model),
+                                 {2, 4, 0, {"q_proj"}}, 7);
+  checkpoint::write_manifest(adapter);
+  fs::copy(adapter, folder_ / "whole");
+  damage(adapter / checkpoint::kAdapterName);
+  EXPECT_THAT(refusal("adapter: adapter\n" + kLora),
+              HasSubstr("adapter/adapter_model.safetensors is damaged"));
+  EXPECT_EQ(run("adapter: whole\n" + kLora + policy).rounds_published, 1);
+}
+
+TEST_F(Federation, AnInputWithAManifestIsImported) {
+  checkpoint::write_manifest(folder_ / "model");
+  write_file_atomic(folder_ / "model/README.md", "a file that was added later");
+  EXPECT_EQ(run("policy: {evaluate_last: false}\n").rounds_published, 1);
+  EXPECT_EQ(master_weight(0), 0.5f);
+}
+
 TEST_F(Federation, AnAdapterOfAnotherModelIsRejected) {
   checkpoint::LlamaConfig larger = checkpoint::read_llama_config(folder_ / "model");
   larger.hidden_size = 16;

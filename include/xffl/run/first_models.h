@@ -10,7 +10,8 @@ namespace xffl::run {
 
 /// Makes master, global and, with LoRA, adapted in the folder `round`. The same configuration and
 /// input give the same bytes. Throws kConfig when the experiment's adapter does not match
-/// training.lora, and the errors of a damaged model or adapter.
+/// training.lora, kCorrupt for a model or adapter that differs from its manifest.json of xffl, and
+/// the errors of a damaged model or adapter.
 struct FirstModels {
   checkpoint::Manifest master, global, adapted;  // with block hashes; adapted: empty without LoRA
 };
