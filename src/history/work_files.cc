@@ -43,16 +43,29 @@ std::optional<Mark> find_mark(const std::string& name) {
   return std::nullopt;
 }
 
+// Puts a copy in the place of a part file. Without space for the copy, or with a bad sector in the
+// file, the fetch begins the file again: no single facility's update keeps a run from its start.
+void replace_by_copy(const fs::path& file) {
+  const fs::path copy = file.string() + ".copy";
+  try {
+    require_space(file.parent_path(), fs::file_size(file));
+    fs::copy_file(file, copy, fs::copy_options::overwrite_existing);
+    rename_durable(copy, file);
+  } catch (const std::exception& error) {
+    log::warning("a part file could not be copied: the fetch begins the file again",
+                 {{"path", file.string()}, {"problem", error.what()}});
+    std::error_code none;
+    fs::remove(copy, none);
+    fs::remove(file);
+  }
+}
+
 // A frozen coordinator may have these files open for writing: a copy is another file.
 void copy_unfinished_files(const fs::path& folder) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder))
     if (entry.is_regular_file() && entry.path().extension() == ".part") files.push_back(entry);
-  for (const fs::path& file : files) {
-    const fs::path copy = file.string() + ".copy";
-    fs::copy_file(file, copy, fs::copy_options::overwrite_existing);
-    rename_durable(copy, file);
-  }
+  for (const fs::path& file : files) replace_by_copy(file);
 }
 
 // Calls `handle` for each entry with an epoch in its name, in the folder itself.

@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <memory>
 #include <thread>
 
@@ -142,6 +144,33 @@ TEST_F(WorkFiles, ACommandLeavesTheCopiesToTheNextCoordinator) {
   take_over_work_files(folder_, 2, 3);
   ASSERT_EQ(::pwrite(open.get(), "last", 4, 0), 4);
   EXPECT_EQ(read_file(part(3), 100), "LATE");
+}
+
+// The run must start although the disk has no space for a second copy of a half-fetched update.
+TEST_F(WorkFiles, APartFileThatCannotBeCopiedIsRemoved) {
+  const fs::path alba = folder_.facility(2, FacilityName("alba"));
+  const std::string large = ".model.safetensors.part", small = ".config.json.part";
+  make_dirs(alba / "update.e1.part");
+  write_file_atomic(alba / "update.e1.part" / large, std::string(1 << 20, 'x'));
+  write_file_atomic(alba / "update.e1.part" / small, "half");
+  const int code = test::in_child([&] {
+    ::signal(SIGXFSZ, SIG_IGN);
+    rlimit little{};
+    if (::getrlimit(RLIMIT_FSIZE, &little) != 0) return 98;
+    little.rlim_cur = 700'000;
+    if (::setrlimit(RLIMIT_FSIZE, &little) != 0) return 99;
+    try {
+      take_over_work_files(folder_, 2, 2);
+      return 0;
+    } catch (const std::exception&) {
+      return 1;
+    }
+  });
+  EXPECT_EQ(code, 0);
+  const fs::path taken = alba / "update.e2.part";
+  EXPECT_EQ(read_file(taken / small, 100), "half");
+  EXPECT_FALSE(fs::exists(taken / large));
+  EXPECT_FALSE(fs::exists(taken / (large + ".copy")));
 }
 
 TEST_F(WorkFiles, AStaleHistoryPublishesNothing) {
