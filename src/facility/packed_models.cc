@@ -24,13 +24,14 @@ constexpr int64_t kTellingBytes = 32 << 20;  // fewer bytes measure round trips,
 constexpr int kRoundsBack = 32;
 
 std::optional<checkpoint::Manifest> make(const history::RunFolder& folder, int round,
-                                         const fs::path& out, std::stop_token stop) {
+                                         const PackingManifests& manifests, const fs::path& out,
+                                         std::stop_token stop) {
   const auto began = std::chrono::steady_clock::now();
-  const fs::path model = folder.global(round - 1);
-  const auto packed = pack::pack_model(model, folder.global(round - 2), out, kMaxRatio,
-                                       std::min(kMaxThreads, available_cpus()), stop);
-  const double megabytes =
-      static_cast<double>(checkpoint::read_manifest(model).total_bytes()) * 1e-6;
+  const auto packed =
+      pack::pack_model(pack::Source{folder.global(round - 1), manifests.model},
+                       pack::Source{folder.global(round - 2), manifests.reference}, out, kMaxRatio,
+                       std::min(kMaxThreads, available_cpus()), stop);
+  const double megabytes = static_cast<double>(manifests.model.total_bytes()) * 1e-6;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   const log::Field number{"round", round}, duration{"seconds", took.count()};
   if (!packed) {
@@ -76,9 +77,9 @@ std::optional<double> push_rate(int round, const StateOf& state) {
   return std::nullopt;
 }
 
-std::optional<checkpoint::Manifest> PackedModels::of(const history::RunFolder& folder, int round,
-                                                     std::stop_token stop,
-                                                     const std::function<void()>& check_reference) {
+std::optional<checkpoint::Manifest> PackedModels::of(
+    const history::RunFolder& folder, int round, std::stop_token stop,
+    const std::function<PackingManifests()>& manifests) {
   const std::lock_guard lock(mutex_);
   if (round_ == round) return made_;
   made_.reset();
@@ -89,8 +90,11 @@ std::optional<checkpoint::Manifest> PackedModels::of(const history::RunFolder& f
                  {{"round", round}, {"problem", error.what()}});
   };
   try {
-    if (check_reference) check_reference();
-    made_ = make(folder, round, path(folder, round), stop);
+    const PackingManifests used =
+        manifests ? manifests()
+                  : PackingManifests{checkpoint::read_manifest(folder.global(round - 1)),
+                                     checkpoint::read_manifest(folder.global(round - 2))};
+    made_ = make(folder, round, used, path(folder, round), stop);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kCancelled || error.kind() == ErrorKind::kBusy) throw;
     send_whole(error);

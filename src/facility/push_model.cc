@@ -133,12 +133,15 @@ history::Pushed ModelPush::push_base(int attempt, job::JobSpec& spec, bool packs
 // the site has purged the previous round's model.
 std::optional<history::Pushed> ModelPush::push_packed(int attempt, job::JobSpec& spec,
                                                       std::stop_token stop) {
+  RunModels& models = site_.context.models;
   const auto packed = site_.context.packed.of(site_.context.folder, site_.plan.round, stop, [&] {
-    site_.context.models.check_global(site_.plan.round - 2);
+    models.check_global(site_.plan.round - 2);
+    return PackingManifests{*models.global(site_.plan.round - 1),
+                            *models.global(site_.plan.round - 2)};
   });
   if (!packed) return std::nullopt;
-  const Manifest whole = *site_.context.models.global(site_.plan.round - 1);
-  const Manifest before = *site_.context.models.global(site_.plan.round - 2);
+  const Manifest whole = *models.global(site_.plan.round - 1);
+  const Manifest before = *models.global(site_.plan.round - 2);
   const RemotePath reference =
       plan::models_folder(site_.facility.folder) / before.root_sha256().substr(0, 16);
   if (!at_the_facility([&] { return transfer::is_pushed(*site_.session, before, reference); })) {

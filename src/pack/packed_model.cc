@@ -173,8 +173,16 @@ void rename_into_place(const fs::path& temporary, const fs::path& model,
 std::optional<Manifest> pack_model(const fs::path& model, const fs::path& reference,
                                    const fs::path& out, double max_ratio, int threads,
                                    std::stop_token stop) {
-  const Manifest wanted = checkpoint::read_manifest(model);
-  const Manifest held = checkpoint::read_manifest(reference);
+  return pack_model(Source{model, checkpoint::read_manifest(model)},
+                    Source{reference, checkpoint::read_manifest(reference)}, out, max_ratio,
+                    threads, std::move(stop));
+}
+
+std::optional<Manifest> pack_model(const Source& model, const Source& reference,
+                                   const fs::path& out, double max_ratio, int threads,
+                                   std::stop_token stop) {
+  const Manifest& wanted = model.manifest;
+  const Manifest& held = reference.manifest;
   if (!names_can_be_packed(wanted)) return std::nullopt;
   fs::remove_all(out);
   const TempFolder temporary(out.string() + ".tmp");
@@ -189,13 +197,13 @@ std::optional<Manifest> pack_model(const fs::path& model, const fs::path& refere
     if (file.name.ends_with(".safetensors")) {
       std::optional<Reference> against;
       if (before != nullptr && before->size_bytes == file.size_bytes)
-        against = Reference{reference / file.name, before->sha256};
-      const auto packed = encode(model / file.name, file, against,
+        against = Reference{reference.folder / file.name, before->sha256};
+      const auto packed = encode(model.folder / file.name, file, against,
                                  temporary / packed_name(file.name), left, threads, stop);
       bytes = packed ? packed->size_bytes : left + 1;
       if (packed) known.push_back(*packed);
     } else if (bytes <= left) {
-      copy_synced(model / file.name, temporary / file.name);
+      copy_synced(model.folder / file.name, temporary / file.name);
     }
     fits = bytes <= left;
     if (!fits) break;

@@ -14,6 +14,8 @@
 #include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/base/sha256.h"
+#include "xffl/pack/packed_model.h"
 
 namespace xffl::facility {
 namespace {
@@ -53,6 +55,10 @@ class PackedGlobals : public testing::Test {
     fs::remove_all(dir_.path());
     return made || left ? 1 : 0;
   }
+  PackingManifests manifests() const {
+    return {checkpoint::read_manifest(folder_.global(2)),
+            checkpoint::read_manifest(folder_.global(1))};
+  }
   bool leaves_something() const {
     return fs::exists(folder_.packed(2)) || fs::exists(folder_.packed(2).string() + ".tmp");
   }
@@ -77,15 +83,43 @@ TEST_F(PackedGlobals, AreRemovedAfterTheirRound) {
 
 TEST_F(PackedGlobals, AreMadeFromACheckedReference) {
   int checks = 0;
-  EXPECT_FALSE(packed_.of(folder_, 3, {}, [&] {
+  EXPECT_FALSE(packed_.of(folder_, 3, {}, [&]() -> PackingManifests {
     ++checks;
     throw Error(ErrorKind::kCorrupt, "global is damaged");
   })) << "the model is sent whole";
   EXPECT_FALSE(leaves_something());
   PackedModels others;
   for (int caller = 0; caller < 2; ++caller)
-    EXPECT_TRUE(others.of(folder_, 3, {}, [&] { ++checks; }));
+    EXPECT_TRUE(others.of(folder_, 3, {}, [&] {
+      ++checks;
+      return manifests();
+    }));
   EXPECT_EQ(checks, 2) << "once for all callers";
+}
+
+// The job compares the packed model with the hashes in the journal: with another hash each
+// facility's first job would fail after its time in the queue.
+TEST_F(PackedGlobals, AreMadeFromTheGivenManifestsNotFromADamagedOne) {
+  const PackingManifests recorded = manifests();
+  const fs::path held = dir_ / "held";  // the facility's reference
+  fs::copy(folder_.global(1), held);
+  for (const int round : {1, 2}) {
+    const fs::path path = folder_.global(round) / "manifest.json";
+    std::string text = read_file(path, 1 << 20);
+    const std::string sha256 = checkpoint::read_manifest(folder_.global(round)).files[0].sha256;
+    char& digit = text[text.find(sha256)];
+    digit = digit == '0' ? '1' : '0';
+    write_file_atomic(path, text);
+  }
+  const auto packed = packed_.of(folder_, 3, {}, [&] { return recorded; });
+  ASSERT_TRUE(packed);
+  job::PackedModel job;
+  job.path = packed_.path(folder_, 3);
+  job.sha256 = packed->root_sha256();
+  job.reference_path = held;
+  job.reference_sha256 = recorded.reference.root_sha256();
+  pack::unpack_model(job, dir_ / "made", recorded.model.root_sha256(), dir_ / "temporary", 1);
+  EXPECT_EQ(sha256_file(dir_ / "made/model.safetensors"), recorded.model.files[0].sha256);
 }
 
 TEST_F(PackedGlobals, AreSkippedWhenAModelIsGone) {

@@ -31,6 +31,11 @@ bool takes_packed(const config::Facility& facility, const plan::RoundPlan& plan,
 /// any.
 std::optional<double> push_rate(int round, const StateOf& state);
 
+// What a model is packed from: the manifests of the input model and of the model before it.
+struct PackingManifests {
+  checkpoint::Manifest model, reference;
+};
+
 /// The packed models of a run. The first facility that needs a model packs it. Thread-safe.
 class PackedModels {
  public:
@@ -43,11 +48,12 @@ class PackedModels {
   }
   /// The manifest of path(), the differences from which a job makes the input model of `round`.
   /// None when packing saves too little or fails; the log has the reason. A second caller waits
-  /// while the first caller packs. Calls `check_reference` before it packs: the global model of
-  /// `round` - 2 has to be the one that the facilities hold. Throws kCancelled.
+  /// while the first caller packs. Calls `manifests` before it packs: the global model of `round` -
+  /// 2 has to be the one that the facilities hold, and a damaged manifest.json on this machine
+  /// would cost each facility a job. Empty: the manifest.json of both folders. Throws kCancelled.
   std::optional<checkpoint::Manifest> of(const history::RunFolder& folder, int round,
                                          std::stop_token stop,
-                                         const std::function<void()>& check_reference = {});
+                                         const std::function<PackingManifests()>& manifests = {});
   /// Removes the packed models of the rounds before `round`.
   void drop(const history::RunFolder& folder, int round);
 

@@ -17,11 +17,20 @@
 
 namespace xffl::pack {
 
-/// Packs the folder `model` against the folder `reference`, both with a manifest.json, into `out`;
-/// a rename replaces an older `out`. When `out` would exceed `max_ratio` of the model's bytes,
+struct Source {
+  std::filesystem::path folder;
+  checkpoint::Manifest manifest;  // the folder's own manifest.json is not read
+};
+
+/// Packs the folder `model` against the folder `reference` into `out`; a rename replaces an older
+/// `out`. When `out` would exceed `max_ratio` of the model's bytes,
 /// returns nothing and leaves no folder; otherwise returns the manifest of `out`. Requires disk
 /// space for `max_ratio` of the model's bytes. Throws kRejected when the model does not match its
 /// manifest, kIo, kCancelled; an error leaves no files.
+std::optional<checkpoint::Manifest> pack_model(const Source& model, const Source& reference,
+                                               const std::filesystem::path& out, double max_ratio,
+                                               int threads, std::stop_token stop = {});
+/// The same for folders with the right manifest.json.
 std::optional<checkpoint::Manifest> pack_model(const std::filesystem::path& model,
                                                const std::filesystem::path& reference,
                                                const std::filesystem::path& out, double max_ratio,
