@@ -50,7 +50,9 @@ struct Failure {
   std::string_view advice{};
 };
 constexpr std::string_view kFreeSpace = "; free space there, then run again";
-constexpr std::string_view kCheckDisk = "; check the disk, then run again";
+constexpr std::string_view kCheckDisk =
+    "; check the disk, then run again; where the disk has lost a part of the file for ever, `xffl "
+    "journal repair` makes the journal again from its mirror";
 constexpr std::string_view kOtherProgram =
     "; another program holds the database: close it, then run again";
 constexpr std::string_view kPermissions = "; check the permissions of the folder and of the file";
@@ -167,11 +169,14 @@ Database::Database(const std::filesystem::path& path, Immutable) : path_(path) {
 }
 
 void Database::open(const std::string& name, int flags) {
-  if (sqlite3_open_v2(name.c_str(), &handle_, flags | SQLITE_OPEN_FULLMUTEX, nullptr) !=
-      SQLITE_OK) {
+  const int code = sqlite3_open_v2(name.c_str(), &handle_, flags | SQLITE_OPEN_FULLMUTEX, nullptr);
+  if (code != SQLITE_OK) {
     const std::string why = handle_ != nullptr ? sqlite3_errmsg(handle_) : "out of memory";
     sqlite3_close(handle_);
-    throw Error(ErrorKind::kIo, "cannot open the journal " + path_.string() + ": " + why);
+    const std::string message = "cannot open the journal " + path_.string() + ": " + why;
+    if (failure_of(code).code == SQLITE_IOERR)
+      throw DiskError(ErrorKind::kIo, message + std::string(kCheckDisk));
+    throw Error(ErrorKind::kIo, message);
   }
   sqlite3_extended_result_codes(handle_, 1);
   sqlite3_busy_timeout(handle_, kBusyTimeoutMs);
@@ -195,8 +200,10 @@ void Database::fail(std::string_view action) const {
   if (failure.kind == ErrorKind::kCorrupt)
     throw Error(failure.kind, "the journal " + path_.string() + " is damaged: " + detail +
                                   std::string(kRepairAdvice));
-  throw Error(failure.kind, "cannot " + std::string(action) + " the journal " + path_.string() +
-                                ": " + detail + std::string(failure.advice));
+  const std::string message = "cannot " + std::string(action) + " the journal " + path_.string() +
+                              ": " + detail + std::string(failure.advice);
+  if (failure.code == SQLITE_IOERR) throw DiskError(failure.kind, message);
+  throw Error(failure.kind, message);
 }
 
 void Database::exec(const char* sql) {

@@ -86,13 +86,16 @@ MirrorLines read_mirror(const fs::path& mirror) {
   return lines;
 }
 
-// The number of events of an undamaged database, else -1.
+// The number of events of an undamaged database that is readable, else -1.
 int64_t whole_events(const fs::path& path) {
   try {
     Database database(path);
     if (!check_schema(database)) return 0;
     check_structure(database);
     return for_each_verified(database, [](const auto&, const auto&) {}).events;
+  } catch (const DiskError& error) {
+    log::warning("the journal is not readable in whole", {{"problem", error.what()}});
+    return -1;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kCorrupt && error.kind() != ErrorKind::kNotFound) throw;
     return -1;
@@ -116,6 +119,7 @@ class Rows {
   explicit Rows(const fs::path& path) {
     try {
       database_ = std::make_unique<Database>(path);
+    } catch (const DiskError&) {  // no row is readable
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kNotFound) throw;  // else there are no rows
     }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/history/store.h"
 
@@ -47,11 +48,17 @@ std::string genesis_chain();
 /// field preceded by its length.
 std::string next_chain(std::string_view previous, const StoredEvent& event);
 
+// An error of the disk (SQLITE_IOERR), of the kind kIo: a part of the file may stay unreadable.
+class DiskError final : public Error {
+ public:
+  using Error::Error;
+};
+
 // Errors name the file.
 class Database {
  public:
   /// Opens an existing file for reading and writing; for reading only, when the permissions forbid
-  /// writing. Throws kNotFound, kCorrupt, kIo.
+  /// writing. Throws kNotFound, kCorrupt, kIo, DiskError.
   explicit Database(const std::filesystem::path& path);
   /// Opens a file on a file system that permits no writes, not even SQLite's locks: no writer
   /// exists.
@@ -71,8 +78,8 @@ class Database {
 
   sqlite3* handle() const { return handle_; }
   const std::filesystem::path& path() const { return path_; }
-  /// Throws kCorrupt for a damaged database, kIo for an error of the operating system, else
-  /// kInternal.
+  /// Throws kCorrupt for a damaged database, DiskError, kIo for another error of the operating
+  /// system, else kInternal.
   [[noreturn]] void fail(std::string_view action) const;
 
  private:

@@ -22,6 +22,47 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
+// A disk that cannot read one page of a database: a VFS of SQLite, in use while the object lives.
+class BadSector {
+ public:
+  BadSector(const fs::path& file, int page) {
+    file_ = fs::canonical(file);
+    begin_ = page * kPageBytes;
+    usual_ = ::sqlite3_vfs_find(nullptr);
+    vfs_ = *usual_;
+    vfs_.zName = "bad-sector";
+    vfs_.xOpen = open;
+    ::sqlite3_vfs_register(&vfs_, 1);
+  }
+  ~BadSector() { ::sqlite3_vfs_unregister(&vfs_); }
+  BadSector(const BadSector&) = delete;
+  BadSector& operator=(const BadSector&) = delete;
+
+ private:
+  static constexpr sqlite3_int64 kPageBytes = 4096;
+
+  static int open(sqlite3_vfs*, const char* name, sqlite3_file* file, int flags, int* out_flags) {
+    const int code = usual_->xOpen(usual_, name, file, flags, out_flags);
+    if (code != SQLITE_OK || name == nullptr || file_ != name) return code;
+    methods_ = file->pMethods;
+    failing_ = *methods_;
+    failing_.xRead = read;
+    file->pMethods = &failing_;
+    return code;
+  }
+  static int read(sqlite3_file* file, void* to, int size, sqlite3_int64 at) {
+    if (at < begin_ + kPageBytes && at + size > begin_) return SQLITE_IOERR_READ;
+    return methods_->xRead(file, to, size, at);
+  }
+
+  static inline std::string file_;
+  static inline sqlite3_int64 begin_ = 0;
+  static inline sqlite3_vfs* usual_ = nullptr;
+  static inline sqlite3_vfs vfs_{};
+  static inline const sqlite3_io_methods* methods_ = nullptr;
+  static inline sqlite3_io_methods failing_{};
+};
+
 class JournalDamage : public testing::Test {
  protected:
   JournalDamage() : path_(dir_ / "journal.db") {
@@ -163,6 +204,27 @@ TEST_F(JournalDamage, OfARowAndOfTheLineOfAnotherEventIsRepaired) {
   for (size_t i = 0; i < 5; ++i) {
     EXPECT_EQ(now[i].payload, before[i].payload) << i;
     EXPECT_EQ(now[i].kind, before[i].kind) << i;
+  }
+}
+
+TEST_F(JournalDamage, AnUnreadablePageIsRepaired) {
+  const auto before = read_events(path_);
+  for (const int page : {0, 1}) {  // SQLite's header, and the rows
+    Repaired repaired;
+    {
+      const BadSector sector(path_, page);
+      EXPECT_THAT(test::error_of([&] { Store::open(path_); }).what(),
+                  HasSubstr("xffl journal repair"))
+          << page;
+      repaired = repair(path_);
+    }
+    EXPECT_EQ(repaired.events, 5) << page;
+    EXPECT_TRUE(fs::exists(repaired.damaged)) << page;
+    fs::remove(repaired.damaged);  // two repairs in one second
+    const auto now = read_events(path_);
+    ASSERT_EQ(now.size(), 5u) << page;
+    EXPECT_EQ(now[4].payload, before[4].payload) << page;
+    EXPECT_EQ(now[4].time_utc, before[4].time_utc) << page;
   }
 }
 
