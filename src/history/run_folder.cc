@@ -116,13 +116,17 @@ std::string leave_request(const RunFolder& folder, const Request& request) {
   return name;
 }
 
-std::vector<std::pair<std::string, Request>> pending_requests(const RunFolder& folder) {
+std::vector<std::pair<std::string, Request>> pending_requests(const RunFolder& folder,
+                                                              std::string* problem) {
   std::vector<std::pair<std::string, Request>> requests;
   for (const std::string& name : request_names(folder)) try {
       requests.emplace_back(name, parse(read_file(folder.requests() / name, 1 << 16), name));
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::kNotFound) continue;  // removed meanwhile
-      if (error.kind() == ErrorKind::kIo) throw;           // it may be valid: retry
+      if (error.kind() == ErrorKind::kIo) {                // it may be valid: retry
+        if (problem != nullptr) *problem = error.what();
+        continue;
+      }
       log::warning("an invalid request is removed", {{"file", name}, {"problem", error.what()}});
       remove_request(folder, name);
     }

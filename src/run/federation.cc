@@ -67,7 +67,8 @@ class RequestWatch {
         stop.request_stop();
         return;
       }
-      for (const auto& [name, request] : history::pending_requests(context.folder)) {
+      std::string unreadable;
+      for (const auto& [name, request] : history::pending_requests(context.folder, &unreadable)) {
         if (request.kind == history::Request::Kind::kCancel) {
           cancel_requested_ = true;  // the request stays until the run is cancelled
           stop.request_stop();
@@ -77,11 +78,15 @@ class RequestWatch {
         context.history.check_writer();
         history::remove_request(context.folder, name);
       }
-      last_error_.clear();
+      warn_once(unreadable);
     } catch (const std::exception& error) {  // a thread's top
-      if (std::exchange(last_error_, error.what()) != error.what())
-        log::warning("a request failed: will retry", {{"problem", error.what()}});
+      warn_once(error.what());
     }
+  }
+
+  void warn_once(const std::string& problem) {
+    if (std::exchange(last_error_, problem) != problem && !problem.empty())
+      log::warning("a request failed: will retry", {{"problem", problem}});
   }
 
   void act_on(facility::Context& context, const history::Request& request) {

@@ -82,9 +82,11 @@ struct Request {
 
 /// Writes the request, durably. Returns the file's name.
 std::string leave_request(const RunFolder& folder, const Request& request);
-/// All requests with their file names, oldest first. Removes an invalid file with a warning. Throws
-/// kIo; an unreadable file stays.
-std::vector<std::pair<std::string, Request>> pending_requests(const RunFolder& folder);
+/// All requests with their file names, oldest first. Removes an invalid file with a warning. An
+/// unreadable file stays and holds no other request back; `problem` gets the error of the last one.
+/// Throws kIo when the folder is unreadable.
+std::vector<std::pair<std::string, Request>> pending_requests(const RunFolder& folder,
+                                                              std::string* problem = nullptr);
 void remove_request(const RunFolder& folder, const std::string& name);
 
 // --- Status file -----------------------------------------------------------------------------
