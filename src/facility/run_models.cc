@@ -94,9 +94,25 @@ void RunModels::check_global(int round) {
 }
 
 RunModels::Model RunModels::global_model(int round) {
-  if (round == 0) return first_model(folder_.global(0), history_.state().initial_sha256);
+  if (round == 0) return first_global();
   return {folder_.global(round), history_.round(round).model_sha256,
           [this, round](const Model& model) { make_global(round, model); }};
+}
+
+// The import rounds the global model from the master: the model of xffl.yaml, which may have been
+// moved since, is the second choice.
+RunModels::Model RunModels::first_global() {
+  Model first = first_model(folder_.global(0), history_.state().initial_sha256);
+  const auto import_again = first.make;
+  first.make = [this, import_again](const Model& model) {
+    try {
+      make_global(0, model);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kCorrupt) throw;
+      import_again(model);
+    }
+  };
+  return first;
 }
 
 RunModels::Model RunModels::master_model(int round) {

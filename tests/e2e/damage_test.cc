@@ -192,7 +192,8 @@ TEST_F(Damage, OfAnInputModelWithoutARemedyCostsNoUpdate) {
   const int code = run_with("submitted", [&](int stop) {
     if (stop != 1) return;
     flip_in_data(file("r0000/global/model.safetensors"));
-    fs::rename(model, moved);  // the first model cannot be made again
+    flip_in_data(file("r0000/master/model.safetensors"));
+    fs::rename(model, moved);  // neither of them can be made again
   });
   EXPECT_NE(code, 0);
   EXPECT_THAT(log(), HasSubstr("r0000/global"));

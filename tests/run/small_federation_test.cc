@@ -355,8 +355,29 @@ TEST_F(Federation, ATrainerThatAlwaysReportsADamagedModelUsesUpItsAttempts) {
   EXPECT_EQ(jobs_of("alba").size(), 3u) << "one before the repair, two after it";
 }
 
-// The first model is damaged, and the project's model, from which it could be made again, has
-// changed.
+// The project's model may be gone by then.
+TEST_F(Federation, ADamagedFirstModelIsRoundedAgainFromItsMaster) {
+  const fs::path weights = run_folder().global(0) / "model.safetensors";
+  std::string whole;
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.key.facility != "alba") return;
+    if (spec.key.attempt != 1) {
+      ends_.erase("alba");
+      return;
+    }
+    whole = read_file(weights, 1 << 20);
+    std::fstream(weights, std::ios::in | std::ios::out).seekp(-3, std::ios::end).put('!');
+    EXPECT_NE(read_file(weights, 1 << 20), whole);
+    fs::remove_all(folder_ / "model");
+    fs::remove_all(spec.base_model_path);
+    ends_["alba"] = {};
+  };
+  EXPECT_EQ(run("policy: {max_attempts: 2, evaluate_last: false}\n").rounds_published, 1);
+  EXPECT_EQ(read_file(weights, 1 << 20), whole);
+}
+
+// The first model and its master are damaged, and the project's model, from which they could be
+// made again, has changed.
 TEST_F(Federation, NoOtherModelTakesThePlaceOfADamagedOne) {
   const auto damage = [](const fs::path& model, char byte) {
     std::fstream(model / "model.safetensors", std::ios::in | std::ios::out)
@@ -368,6 +389,7 @@ TEST_F(Federation, NoOtherModelTakesThePlaceOfADamagedOne) {
   on_submit_ = [&](const job::JobSpec& spec) {
     if (spec.key.facility != "alba" || spec.key.attempt != 1) return;
     damaged = damage(run_folder().global(0), '!');
+    damage(run_folder().master(0), '!');
     damage(folder_ / "model", '"');
     fs::remove_all(spec.base_model_path);
     ends_["alba"] = {};

@@ -3,8 +3,8 @@
 // The journal has the root hash of each model and master. RunModels gives the block hashes with
 // which readers verify the bytes that they read. RunModels rounds a damaged global model again from
 // its master. It averages a damaged master again from the previous master and the round's updates;
-// the masters of round 0 come from the models in xffl.yaml. RunModels accepts only the bytes on
-// record.
+// the master of round 0, and the model under the adapters, come from the models in xffl.yaml.
+// RunModels accepts only the bytes on record.
 #pragma once
 
 #include <filesystem>
@@ -82,6 +82,7 @@ class RunModels {
   Model master_model(int round);
   Model adapted_model();
   Model first_model(const std::filesystem::path& folder, const std::string& root_sha256);
+  Model first_global();
 
   template <class Body, class Restore>
   static auto again(const Body& body, const Restore& restore) {
