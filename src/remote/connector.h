@@ -88,8 +88,8 @@ class Connector {
   /// Returns the live connection, or a new connection to the first host that shows a trusted key
   /// and accepts the log-in; a host whose key is unknown or has changed is logged once. Waits for
   /// the limits, at most their longest_wait(). With `ask` a user is present, and the connector
-  /// forgets refused log-ins and wrong keys. Throws kRemote, kAuth (no host accepts, and one host or
-  /// a jump host refuses the log-in; no host has a trusted key; the user gives no answer),
+  /// forgets refused log-ins and wrong keys. Throws kRemote, kAuth (no host accepts, and one host
+  /// or a jump host refuses the log-in; no host has a trusted key; the user gives no answer),
   /// kCancelled on the thread's StopScope.
   std::shared_ptr<Connection> get(const Ask* ask = nullptr);
 

@@ -51,8 +51,8 @@ enum class UnfinishedFiles { kCopy, kLeave };
 
 /// Takes over the work files of epochs before `epoch` in the run's folder and in the folders of
 /// round 0 and of the rounds from `first_round` on: removes them, except for fetched updates, which
-/// get a name of `epoch`. A part file that cannot be copied is removed: its fetch begins again. Each
-/// process that opens a RunHistory calls it.
+/// get a name of `epoch`. A part file that cannot be copied is removed: its fetch begins again.
+/// Each process that opens a RunHistory calls it.
 void take_over_work_files(const RunFolder& folder, int first_round, int64_t epoch,
                           UnfinishedFiles unfinished = UnfinishedFiles::kCopy);
 /// Removes the work files of `epoch` itself: those of a coordinator that has lost its run. Best
