@@ -81,6 +81,17 @@ void RunModels::restore_adapted() {
   restored(adapted_model());
 }
 
+int RunModels::times_rebuilt(const fs::path& folder) {
+  const std::lock_guard lock(mutex_);
+  return times_rebuilt_[folder];
+}
+
+void RunModels::restore_since(int before, const std::function<Model()>& model) {
+  const std::lock_guard lock(mutex_);
+  const Model damaged = model();
+  if (times_rebuilt_[damaged.folder] == before) restored(damaged);
+}
+
 void RunModels::check_global(int round) {
   const std::lock_guard lock(mutex_);
   const Model model = global_model(round);
@@ -164,6 +175,7 @@ Hashes RunModels::restored(const Model& model) {
   try {
     model.make(model);
     const Hashes made = checkpoint::rehash(model.folder, model.root_sha256, history_.file_writer());
+    ++times_rebuilt_[model.folder];
     log::info("damaged model rebuilt", {{"folder", model.folder.string()}});
     return known_[model.folder] = made;
   } catch (const Error& error) {

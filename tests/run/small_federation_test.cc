@@ -414,6 +414,38 @@ TEST_F(Federation, ADamagedMasterIsRebuiltWithTheWeightsOnRecord) {
   EXPECT_EQ(master_weight(0), 0.875f) << "(96 * 1 + 32 * 0.5) / 128";
 }
 
+// A second reader that met the damage before the rebuild does not hash the whole model again.
+TEST_F(Federation, ADamagedModelIsRebuiltOnceForAllItsReaders) {
+  run("policy: {evaluate_last: false}\n");
+  const history::RunFolder folder = run_folder();
+  const fs::path weights = folder.global(1) / "model.safetensors";
+  const fs::path blocks = checkpoint::block_hashes_path(folder.global(1));
+  const std::string whole = read_file(weights, 1 << 20);
+  const config::Experiment same = experiment("policy: {evaluate_last: false}\n");
+  history::RunHistory history(folder.journal());
+  facility::RunModels models(same, folder, history);
+  // A reader of a model that is whole by the second call.
+  const auto reader = [&](const std::function<void()>& during) {
+    return [&, during, calls = 0](const checkpoint::Hashes&) mutable {
+      if (++calls > 1) return;
+      during();
+      throw Error(ErrorKind::kCorrupt, "a block is damaged");
+    };
+  };
+  const auto damage = [&] { write_file_atomic(weights, "damaged"); };
+  auto first = reader(damage);
+  auto second = reader([&] {
+    models.with_global(1, std::ref(first));
+    EXPECT_TRUE(fs::remove(blocks)) << "the rebuild wrote it";
+  });
+  models.with_global(1, std::ref(second));
+  EXPECT_EQ(read_file(weights, 1 << 20), whole);
+  EXPECT_FALSE(fs::exists(blocks)) << "the model was hashed again";
+  auto later = reader(damage);
+  models.with_global(1, std::ref(later));
+  EXPECT_EQ(read_file(weights, 1 << 20), whole) << "damage after the rebuild";
+}
+
 // The grace time begins with the update that completes the quorum, not with the first one.
 TEST_F(Federation, TheGraceTimeBeginsWithTheQuorumsLastUpdate) {
   has_cork_ = true;

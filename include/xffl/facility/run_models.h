@@ -63,13 +63,19 @@ class RunModels {
 
   /// Calls body(hashes) for a body that reads the global model of `round`. When the body throws
   /// kCorrupt or kRejected, restores the model if it is damaged, and calls the body once again.
+  /// When many readers find the same damage, one of them rebuilds the model, and the others do not
+  /// read the whole model once more.
   template <class Body>
   auto with_global(int round, const Body& body) {
-    return again([&] { return body(global(round)); }, [&] { return restore_global(round); });
+    const int before = times_rebuilt(folder_.global(round));
+    return again([&] { return body(global(round)); },
+                 [&] { restore_since(before, [&] { return global_model(round); }); });
   }
   template <class Body>
   auto with_adapted(const Body& body) {
-    return again([&] { return body(adapted()); }, [&] { return restore_adapted(); });
+    const int before = times_rebuilt(folder_.adapted());
+    return again([&] { return body(adapted()); },
+                 [&] { restore_since(before, [&] { return adapted_model(); }); });
   }
 
  private:
@@ -95,6 +101,10 @@ class RunModels {
     return body();
   }
 
+  int times_rebuilt(const std::filesystem::path& folder);
+  // Restores the model unless it was rebuilt since times_rebuilt() was `before`.
+  void restore_since(int before, const std::function<Model()>& model);
+
   // The caller holds the mutex.
   checkpoint::Hashes hashes_of(const Model& model);
   checkpoint::Hashes restored(const Model& model);
@@ -108,6 +118,7 @@ class RunModels {
   history::RunHistory& history_;
   std::mutex mutex_;
   std::map<std::filesystem::path, checkpoint::Hashes> known_;
+  std::map<std::filesystem::path, int> times_rebuilt_;
 };
 
 }  // namespace xffl::facility
