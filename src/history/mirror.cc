@@ -342,7 +342,17 @@ void Mirror::rewrite(Database& database) {
   fd_ = open_file(path_, O_WRONLY | O_APPEND | O_NOFOLLOW);
 }
 
+// False when another coordinator, frozen in its start, has renamed its copy over the file: lines
+// would go into a file without a name.
+bool Mirror::is_at_its_path() const {
+  struct stat open {
+  }, there{};
+  return ::fstat(fd_.get(), &open) == 0 && ::stat(path_.c_str(), &there) == 0 &&
+         open.st_ino == there.st_ino && open.st_dev == there.st_dev;
+}
+
 void Mirror::append(Database& database, const StoredEvent& event, const std::string& chain) {
+  if (fd_ && !is_at_its_path()) fd_ = UniqueFd();
   const bool had_failed = !fd_;
   try {
     if (had_failed) return add_missing(database);

@@ -138,6 +138,7 @@ class SqliteJournal final : public Store {
       mirror_->compare(event, chain);
       if (each) each(event);
     });
+    require_writer();  // a coordinator that was frozen during the reading leaves the mirror alone
     mirror_->open(*database_);
   }
 

@@ -150,6 +150,7 @@ class Mirror {
   void append(Database& database, const StoredEvent& event, const std::string& chain);
 
  private:
+  bool is_at_its_path() const;
   void add_missing(Database& database);
   void rewrite(Database& database);
   void renew();

@@ -6,7 +6,10 @@
 #include <csignal>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <memory>
+#include <thread>
+#include <utility>
 
 #include "support/temp_dir.h"
 #include "support/thrown.h"
@@ -263,6 +266,43 @@ TEST_F(Repair, TheMirrorFollowsTheDatabase) {
   fs::remove(mirror_);
   tick(1);
   EXPECT_EQ(std::ranges::count(read_file(mirror_, 1 << 20), '\n'), 6);
+}
+
+// A coordinator that hangs while it reads the journal, as on a bad disk, is replaced.
+TEST_F(Repair, ALateStartLeavesTheMirrorToItsSuccessor) {
+  std::promise<void> reads, continues;
+  std::jthread late([&] {
+    bool first = true;
+    EXPECT_EQ(test::kind_of([&] {
+                Store::open(path_, [&](const StoredEvent&) {
+                  if (!std::exchange(first, false)) return;
+                  reads.set_value();
+                  continues.get_future().wait();
+                });
+              }),
+              ErrorKind::kBusy);
+  });
+  reads.get_future().wait();
+  fs::remove(path_.string() + ".lock");
+  const auto successor = Store::open(path_);
+  successor->append({.kind = "tick"});
+  continues.set_value();
+  late.join();
+  successor->append({.kind = "tick"});
+  EXPECT_EQ(std::ranges::count(read_file(mirror_, 1 << 20), '\n'), 7);
+}
+
+TEST_F(Repair, AReplacedMirrorIsContinuedAtItsPath) {
+  const auto journal = Store::open(path_);
+  journal->append({.kind = "tick"});
+  const std::string earlier = read_file(mirror_, 1 << 20);
+  write_file_atomic(mirror_, earlier.substr(0, earlier.find('\n') + 1));
+  journal->append({.kind = "tick"});
+  journal->append({.kind = "tick"});
+  EXPECT_EQ(std::ranges::count(read_file(mirror_, 1 << 20), '\n'), 8);
+  fs::remove(mirror_);
+  journal->append({.kind = "tick"});
+  EXPECT_EQ(std::ranges::count(read_file(mirror_, 1 << 20), '\n'), 9);
 }
 
 // A coordinator runs for weeks: a disk that was full for a moment does not end its mirror.
