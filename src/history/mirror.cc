@@ -145,18 +145,22 @@ class Rows {
     };
     if (database_) try {
         for_each(*database_, {.first_seq = seq + 1},
-                 [&](const StoredEvent&, const std::string& chain) {
-                   if (is_other(chain)) ++count;
+                 [&](const StoredEvent& event, const std::string& chain) {
+                   // A search among damaged rows may meet earlier ones.
+                   if (event.seq > seq && is_other(chain)) ++count;
                  });
       } catch (const Error&) {  // the damage may lie ahead of other rows
-        if (count == 0 && is_other(last_chain())) count = 1;
+        if (count == 0 && is_other(last_chain(seq))) count = 1;
       }
     return count;
   }
 
  private:
-  std::string last_chain() const try {
-    return database_->text("SELECT chain FROM events ORDER BY seq DESC LIMIT 1");
+  // Of the last row after `seq`.
+  std::string last_chain(int64_t seq) const try {
+    const std::string sql = "SELECT chain FROM events WHERE seq > " + std::to_string(seq) +
+                            " ORDER BY seq DESC LIMIT 1";
+    return database_->text(sql.c_str());
   } catch (const Error&) {
     return "";
   }
