@@ -12,8 +12,8 @@
 # - the coordinator frozen (SIGSTOP) after every journal record, between every check of its epoch and the effect, and at N random
 #   instants; another one takes the run over and completes it: the first one then changes nothing;
 # - SIGKILL before every system call of the coordinator that changes the disk or starts a process, in all threads (about 2600), and
-#   every such call fails once; power is lost at every journal record and before every such call; from every fourth call on the file
-#   system stays read-only, or full;
+#   every such call fails once; power is lost at every journal record and before every 16th such call; from every 16th call on the
+#   file system stays read-only, or full;
 # - one byte of each file of the run folder is damaged, at each of eight moments;
 # - a link without an answer, with the default time limits; a model over a link of 64 kB/s, at 80 % of its rate; 100 pushes at once
 #   over a link of 50 Mbit/s;
@@ -23,8 +23,9 @@
 # - all cases of the hostile suite (scripts/hostile.sh).
 # Each part has a limit of one hour, or four hours for the system calls, the loss of power, the damage and the hostile suite, and most
 # parts have their own testbeds. 100 of each take about 30 minutes on two cores, without the system calls, the damage, the links, the
-# simulated time and the hostile suite. The last line is the verdict (scripts/campaign_verdict.sh); logs are in build/PRESET/campaign. An interrupted campaign
-# ends its parts and exits with 130; the next one begins anew. Has the requirements of real facilities (docs/developer/testing.md).
+# simulated time and the hostile suite. The last line is the verdict (scripts/campaign_verdict.sh); logs are in build/PRESET/campaign.
+# An interrupted campaign ends its parts and exits with 130; the next one begins anew. Has the requirements of real facilities
+# (docs/developer/testing.md).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 number=${1:-100} preset=${2:-coordinator} testbeds=${3:-4}
@@ -58,10 +59,10 @@ for part in 1 2 3 4; do
   export XFFL_CAMPAIGN_PART=$part/4
   limit=14400 begin "calls-killed-$part" 1 1 e2e_test SystemCalls.AKillBeforeAnyOfThemChangesNothing
   limit=14400 begin "calls-failed-$part" 1 1 e2e_test SystemCalls.EachSingleFailureLosesNothing
-  limit=14400 begin "calls-without-power-$part" 1 1 e2e_test SystemCalls.ALossOfPowerBeforeAnyOfThemLosesNoRound
-  limit=14400 begin "calls-refused-$part" 4 1 e2e_test SystemCalls.AFileSystemThatStaysReadOnlyOrFullIsNamed
 done
 unset XFFL_CAMPAIGN_PART
+limit=14400 begin calls-without-power 16 1 e2e_test SystemCalls.ALossOfPowerBeforeAnyOfThemLosesNoRound
+limit=14400 begin calls-refused 16 1 e2e_test SystemCalls.AFileSystemThatStaysReadOnlyOrFullIsNamed
 limit=14400 begin power-loss 1 1 e2e_test PowerLoss.AtJournalRecordsLosesNoRound
 XFFL_DAMAGE=all limit=14400 begin damage 1 1 e2e_damage_test Damage.OfAnyFileNeverGivesAWrongModel
 begin dead-link 1 1 remote_test SshLink.ADeadLinkIsDetectedInTime
