@@ -68,11 +68,13 @@ checkpoint::Hashes verified_hashes(const fs::path& folder) {
   return std::make_shared<const checkpoint::Manifest>(std::move(manifest));
 }
 
-// The hashes of the one file of an adapter that prepare_adapter() copies.
-checkpoint::Hashes copied_hashes(const checkpoint::Hashes& adapter) {
+// The hashes of an adapter as prepare_adapter() has made it in `start`: a copy of the weights of
+// `adapter`, and a configuration of its own.
+checkpoint::Hashes copied_hashes(const checkpoint::Hashes& adapter, const fs::path& start) {
   if (!adapter) return nullptr;
   checkpoint::Manifest copied{.files = {}, .chunk_bytes = adapter->chunk_bytes};
   if (const auto* file = adapter->find(checkpoint::kAdapterName)) copied.files.push_back(*file);
+  copied.files.push_back(checkpoint::hash_file(start / checkpoint::kAdapterConfigName));
   return std::make_shared<const checkpoint::Manifest>(std::move(copied));
 }
 
@@ -145,11 +147,11 @@ FirstModels make_first_models(const config::Experiment& experiment, const fs::pa
   const fs::path& model = experiment.model;
   const bool adapts = experiment.facilities.front().training.lora.rank > 0;
   const checkpoint::Hashes model_hashes = verified_hashes(model);
-  checkpoint::Hashes trained_hashes = model_hashes;
-  if (adapts)
-    trained_hashes =
-        experiment.adapter.empty() ? nullptr : copied_hashes(verified_hashes(experiment.adapter));
+  const checkpoint::Hashes adapter_hashes =
+      adapts && !experiment.adapter.empty() ? verified_hashes(experiment.adapter) : nullptr;
   const fs::path trained = adapts ? prepare_adapter(experiment, round) : model;
+  const checkpoint::Hashes trained_hashes =
+      adapts ? copied_hashes(adapter_hashes, trained) : model_hashes;
   if (adapts)
     made.adapted =
         aggregate::convert(model, own_dtype(model), round / "adapted", {.hashes = model_hashes});
