@@ -20,8 +20,8 @@ namespace xffl {
 class StopOnSignal {
  public:
   /// Prints `message` on the first signal. With `patience`, ends the process, with the exit code of
-  /// kCancelled, if it still runs this long after the first signal. `patience` is for work that
-  /// survives a kill at any instant.
+  /// kCancelled, if it still runs this long after the first signal, also after the object's end.
+  /// `patience` is for work that survives a kill at any instant.
   explicit StopOnSignal(std::string message = "detaching; jobs at the facilities keep running",
                         std::optional<std::chrono::seconds> patience = {});
   ~StopOnSignal();
@@ -31,7 +31,7 @@ class StopOnSignal {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace xffl
