@@ -47,7 +47,13 @@ TEST_P(Hostile, FacilityHarmsNothingElse) {
   const Case& each = GetParam();
   const Observed& normal = undisturbed(each.access);
   ASSERT_EQ(normal.accepted.size(), 4u) << normal.terminal;
-  Observed seen = run_federation({each.access, each.outcome, each.shown, each.arrange});
+  const auto run = [&] {
+    return run_federation({each.access, each.outcome, each.shown, each.arrange});
+  };
+  Observed seen = run();
+  // On a loaded machine both rounds may end, a grace time after their quorum, before the hostile
+  // facility comes to its fault.
+  for (int tries = 1; seen.hits == 0 && tries < 3; ++tries) seen = run();
   int accepted = 0;
   for (const int round : {1, 2})
     accepted += static_cast<int>(seen.accepted.count("brno " + std::to_string(round)));
