@@ -1,7 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/syscall.h>
 
@@ -13,6 +12,7 @@
 
 #include "models.h"
 #include "support/failing_call.h"
+#include "support/kernel_reads_ahead.h"
 #include "support/refused_threads.h"
 #include "support/temp_dir.h"
 #include "support/unchecked_writer.h"
@@ -123,8 +123,7 @@ TEST_F(Average, NamesAnInputThatIsCutDuringTheMean) {
       b.hashes = checkpoint::rehash(b.folder, checkpoint::write_manifest(b.folder).root_sha256(),
                                     test::write_unchecked);
     const MappedFile file(path);
-    if (::madvise(const_cast<std::byte*>(file.bytes().data()), 1, MADV_POPULATE_READ) != 0)
-      GTEST_SKIP() << "this kernel does not read ahead";
+    if (!test::kernel_reads_ahead(file)) GTEST_SKIP() << "this kernel does not read ahead";
     const test::RefusedThreads refused(0, 1000);
     const Thrown thrown = thrown_by([&] {
       average_weights({a, b}, Dtype::kF32, dir_ / "out",

@@ -2,12 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <atomic>
 #include <chrono>
 #include <thread>
 
+#include "support/kernel_reads_ahead.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "xffl/base/error.h"
@@ -70,8 +70,7 @@ TEST(PageWindow, NamesAFileThatCannotBeRead) {
   const test::TempDir dir;
   write_file_atomic(dir / "a", std::string(1 << 20, 'x'));
   const MappedFile file(dir / "a");
-  if (::madvise(const_cast<std::byte*>(file.bytes().data()), 1, MADV_POPULATE_READ) != 0)
-    GTEST_SKIP() << "this kernel does not read ahead";
+  if (!test::kernel_reads_ahead(file)) GTEST_SKIP() << "this kernel does not read ahead";
   std::filesystem::resize_file(dir / "a", 1000);
   EXPECT_THAT(test::message_of(ErrorKind::kIo, [&] { PageWindow window(file.bytes().last(10)); }),
               testing::HasSubstr((dir / "a").string() + " cannot be read"));

@@ -4,11 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "support/failing_call.h"
+#include "support/kernel_reads_ahead.h"
 #include "support/recorded_syncs.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
@@ -103,8 +103,7 @@ TEST(MappedFile, ReadingAheadNamesTheFileThatWasCut) {
   const MappedFile a(dir / "a");
   MappedFile b(dir / "b");
   std::filesystem::resize_file(dir / "b", page);
-  if (::madvise(const_cast<std::byte*>(a.bytes().data()), page, MADV_POPULATE_READ) != 0)
-    GTEST_SKIP() << "this kernel does not read ahead";
+  if (!test::kernel_reads_ahead(a)) GTEST_SKIP() << "this kernel does not read ahead";
   const MappedFile moved = std::move(b);
   EXPECT_NO_THROW(read_ahead(a.bytes()));
   EXPECT_NO_THROW(read_ahead(moved.bytes().first(page)));

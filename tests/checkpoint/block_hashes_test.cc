@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 
 #include <cerrno>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "support/failing_call.h"
+#include "support/kernel_reads_ahead.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "support/unchecked_writer.h"
@@ -233,8 +233,7 @@ TEST_F(HashedFolder, AMappedFileThatIsCutIsDamaged) {
   const fs::path path = folder_ / "model.safetensors";
   const ModelFolder model(folder_, hashes);  // verifies the first of two blocks
   const MappedFile file(path);
-  if (::madvise(const_cast<std::byte*>(file.bytes().data()), 1, MADV_POPULATE_READ) != 0)
-    GTEST_SKIP() << "this kernel does not read ahead";
+  if (!test::kernel_reads_ahead(file)) GTEST_SKIP() << "this kernel does not read ahead";
   fs::resize_file(path, 1000);
   const Thrown thrown = thrown_by([&] { model.verify(model.data("a")); });
   EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt);
