@@ -156,7 +156,7 @@ class Rows {
   }
 
  private:
-  // Of the last row after `seq`.
+  // Returns the chain of the last row after `seq`; empty when no such row is readable.
   std::string last_chain(int64_t seq) const try {
     const std::string sql = "SELECT chain FROM events WHERE seq > " + std::to_string(seq) +
                             " ORDER BY seq DESC LIMIT 1";

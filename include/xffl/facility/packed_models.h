@@ -31,7 +31,7 @@ bool takes_packed(const config::Facility& facility, const plan::RoundPlan& plan,
 /// any.
 std::optional<double> push_rate(int round, const StateOf& state);
 
-// What a model is packed from: the manifests of the input model and of the model before it.
+// The manifests of a round's input model and of the model before it, which is its reference.
 struct PackingManifests {
   checkpoint::Manifest model, reference;
 };

@@ -98,7 +98,8 @@ struct Repaired {
   std::filesystem::path damaged{};  // the damaged database's new path; empty: it had no damage
   std::filesystem::path damaged_mirror{};  // the mirror's new path, after a loss
 };
-/// What repair() does when events cannot be brought back: throws kCorrupt, or leaves them out.
+/// The choice of the user for events that cannot be brought back: repair() throws kCorrupt, or
+/// leaves the events out.
 enum class Losses { kRefused, kAccepted };
 /// Rebuilds a damaged or lost journal. append() also writes each event to the mirror, journal.jsonl
 /// beside journal.db, one JSON object per line; repair() takes each event from the database or from
