@@ -22,7 +22,7 @@
 namespace xffl::remote {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 constexpr int kUnsentBytes = 512 << 10;
 
@@ -50,11 +50,11 @@ void set_options(int fd, const SshTimeouts& timeouts) {
 }
 
 // Returns 0 or the errno of connect().
-int finish_connect(int fd, const addrinfo& address, Clock::time_point deadline) {
+int finish_connect(int fd, const addrinfo& address, SteadyClock::time_point deadline) {
   if (::connect(fd, address.ai_addr, address.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
   for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - SteadyClock::now()).count();
     if (left <= 0) return ETIMEDOUT;
     StopScope::check("connecting");
     pollfd wait{fd, POLLOUT, 0};
@@ -137,7 +137,7 @@ bool send_all(int fd, std::span<const std::byte> bytes, const std::stop_token& s
 }  // namespace
 
 UniqueFd connect_tcp(const SshHost& host, const SshTimeouts& timeouts) {
-  const auto deadline = Clock::now() + timeouts.connect;
+  const auto deadline = SteadyClock::now() + timeouts.connect;
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   AddressList addresses;
@@ -152,7 +152,7 @@ UniqueFd connect_tcp(const SshHost& host, const SshTimeouts& timeouts) {
     UniqueFd fd(::socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd) continue;
     // Each address gets an equal share of the time: IPv6 often does not answer.
-    error = finish_connect(fd.get(), *at, Clock::now() + (deadline - Clock::now()) / left);
+    error = finish_connect(fd.get(), *at, SteadyClock::now() + (deadline - SteadyClock::now()) / left);
     if (error != 0) continue;
     set_options(fd.get(), timeouts);
     return fd;
