@@ -54,7 +54,8 @@ int finish_connect(int fd, const addrinfo& address, SteadyClock::time_point dead
   if (::connect(fd, address.ai_addr, address.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
   for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - SteadyClock::now()).count();
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - SteadyClock::now()).count();
     if (left <= 0) return ETIMEDOUT;
     StopScope::check("connecting");
     pollfd wait{fd, POLLOUT, 0};
@@ -152,7 +153,8 @@ UniqueFd connect_tcp(const SshHost& host, const SshTimeouts& timeouts) {
     UniqueFd fd(::socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd) continue;
     // Each address gets an equal share of the time: IPv6 often does not answer.
-    error = finish_connect(fd.get(), *at, SteadyClock::now() + (deadline - SteadyClock::now()) / left);
+    error =
+        finish_connect(fd.get(), *at, SteadyClock::now() + (deadline - SteadyClock::now()) / left);
     if (error != 0) continue;
     set_options(fd.get(), timeouts);
     return fd;
