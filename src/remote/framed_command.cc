@@ -146,8 +146,16 @@ FramedCommand::FramedCommand(std::shared_ptr<Connection> connection, const std::
       window_bytes_(options.window_bytes),
       buffer_(std::move(options.buffer)) {
   if (!buffer_) buffer_ = std::make_shared<std::vector<std::byte>>();
-  if (buffer_->size() < std::max(kPipeReadBytes, window_bytes_))
-    buffer_->resize(std::max(kPipeReadBytes, window_bytes_));
+  set_window(window_bytes_);
+}
+
+// Commands that share a buffer have windows of similar sizes: a factor of two is no reason for a
+// new buffer.
+void FramedCommand::set_window(size_t window_bytes) {
+  window_bytes_ = window_bytes;
+  const size_t wanted = std::max(kPipeReadBytes, window_bytes_);
+  if (buffer_->size() < wanted || buffer_->size() > 2 * wanted)
+    *buffer_ = std::vector<std::byte>(wanted);
 }
 
 void FramedCommand::open_window(const FrameReader::Output& output) {

@@ -87,6 +87,8 @@ class FramedCommand {
             const std::stop_token& stop);
   /// Opens the receive window before the first take().
   void open_window(const FrameReader::Output& output);
+  /// Changes the receive window from the next opening on, and the buffer with it.
+  void set_window(size_t window_bytes);
   void end_input() { channel_.send_eof(); }
   /// Waits for output bytes and passes the bytes to `output`; false after the command has ended.
   /// Throws kRemote when `deadline` passes.

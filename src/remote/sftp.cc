@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "receive_memory.h"
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
 
@@ -24,9 +25,10 @@ constexpr size_t kWindowBytes = 8u << 20;
 constexpr size_t kMaxNames = 100'000, kMaxNameBytes = 8u << 20;  // per folder
 constexpr int kMaxEmptyAnswers = 16;                             // to READDIR, in a row
 constexpr int kMaxDepth = 64;
-// Old servers answer with at most kReadBytes. The reads in flight are 8 MiB together.
+// Old servers answer with at most kReadBytes. The reads in flight are 8 MiB together, and less when
+// many downloads run at once.
 constexpr uint32_t kReadBytes = 64u << 10;
-constexpr size_t kReadsInFlight = 128;
+constexpr size_t kReadsInFlight = 128, kMinReadsInFlight = 16;
 constexpr size_t kAnswerBytes = kReadBytes + 16;  // with the head of the packet
 constexpr size_t kWriteBytes = 128u << 10, kPortableWriteBytes = 32u << 10;  // of one request
 constexpr int kWritesInFlight = 32;
@@ -440,8 +442,11 @@ uint64_t Sftp::download(const RemotePath& path, uint64_t offset, uint64_t length
   std::deque<PendingRead> pending;
   uint64_t asked = 0, given = 0;
   bool at_end = false, short_read = false;
+  const MemoryShares::Share share(receive_memory());
   while (given < length) {
-    while (!at_end && asked < length && pending.size() < kReadsInFlight) {
+    const size_t share_bytes =
+        share.bytes(kMinReadsInFlight * kReadBytes, kReadsInFlight * kReadBytes);
+    while (!at_end && asked < length && pending.size() < share_bytes / kReadBytes) {
       const auto count = static_cast<uint32_t>(std::min<uint64_t>(kReadBytes, length - asked));
       pending.push_back(
           {send_read(handle, offset + asked, count, stop), offset + asked, count, {}, false});

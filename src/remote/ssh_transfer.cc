@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "framed_command.h"
+#include "receive_memory.h"
 #include "sftp.h"
 #include "shell_files.h"
 #include "upload_flow.h"
@@ -88,14 +89,23 @@ uint64_t round_trip_micros(Connection& connection) {
   return info.tcpi_min_rtt;
 }
 
-// A larger window than the round trip needs is slower: OpenSSH's server moves unsent bytes within
-// one buffer. At tens of megabytes these moves dominate the server's cost.
-size_t window_for(Connection& connection, uint64_t length) {
-  const uint64_t window =
-      kMinWindowBytes + kBytesPerSecond / 1'000'000 * round_trip_micros(connection);
-  return std::clamp<uint64_t>(std::min(window, kMaxWindowBytes), kBlockBytes,
-                              std::max<uint64_t>(length, kBlockBytes));
-}
+// The receive window of one stream. A larger window than the round trip needs is slower: OpenSSH's
+// server moves unsent bytes within one buffer. At tens of megabytes these moves dominate the
+// server's cost. Many streams at once have smaller windows, down to libssh's own.
+class Window {
+ public:
+  Window(Connection& connection, uint64_t length) {
+    const uint64_t window =
+        kMinWindowBytes + kBytesPerSecond / 1'000'000 * round_trip_micros(connection);
+    most_ = std::clamp<uint64_t>(std::min(window, kMaxWindowBytes), kBlockBytes,
+                                 std::max<uint64_t>(length, kBlockBytes));
+  }
+  size_t bytes() const { return share_.bytes(kBlockBytes, most_); }
+
+ private:
+  const MemoryShares::Share share_{receive_memory()};
+  size_t most_ = 0;
+};
 
 Deadline operation_deadline(const std::shared_ptr<Connection>& connection) {
   return deadline_in(connection->timeouts().operation);
@@ -161,11 +171,12 @@ class StripedDownload {
     for (uint64_t i = 0; i < count; ++i) {
       auto& lane = lanes_.emplace_back(std::make_unique<Lane>());
       lane->connection = connections[i];
+      lane->window.emplace(*lane->connection, length);
       const uint64_t begin = offset + i * stripe_bytes_, step = count * stripe_bytes_;
-      lane->command.emplace(lane->connection, script(begin, step),
-                            FramedCommand::Options{bytes_of(begin, step),
-                                                   window_for(*lane->connection, length), buffer},
-                            fails_at_, stop);
+      lane->command.emplace(
+          lane->connection, script(begin, step),
+          FramedCommand::Options{bytes_of(begin, step), lane->window->bytes(), buffer}, fails_at_,
+          stop);
       lane->command->end_input();
       lane->command->open_window(keep(*lane));
     }
@@ -182,6 +193,7 @@ class StripedDownload {
  private:
   struct Lane {
     std::shared_ptr<Connection> connection;
+    std::optional<Window> window;
     std::optional<FramedCommand> command;
     std::string early;  // received output of the lane's next stripe
   };
@@ -197,6 +209,7 @@ class StripedDownload {
   // Waits for the lane's output. Only bytes of the file prolong the time limit.
   void move(Lane& lane, const FrameReader::Output& output, const std::stop_token& stop) {
     std::span<const std::byte> nothing;
+    lane.command->set_window(lane.window->bytes());
     if (lane.command->runs() && !lane.command->move(nothing, output, fails_at_, stop))
       throw Error(ErrorKind::kRemote, "no byte of " + path_.str() + " arrived from " +
                                           lane.connection->name() + " for " +

@@ -1,10 +1,10 @@
 // Bulk transfers over one connection, or several to a distant host.
 //
 // How it works: the rate of a transfer is at most channels x window / round trip. A download is one
-// `dd` that streams into a window of 4 to 8 MiB, as the round trip needs. An upload writes ranges
-// through several channels, because the server's window is 2 MiB for each channel. Without a shell,
-// SFTP requests in flight replace `dd`. Blocks of all channels interleave, so a short command waits
-// for one block, not for the transfer.
+// `dd` that streams into a window of 4 to 8 MiB, as the round trip needs; many downloads at once
+// divide 32 MiB (receive_memory.h). An upload writes ranges through several channels, because the
+// server's window is 2 MiB for each channel. Without a shell, SFTP requests in flight replace `dd`.
+// Blocks of all channels interleave, so a short command waits for one block, not for the transfer.
 #pragma once
 
 #include <functional>

@@ -15,6 +15,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/folder_path.h"
+#include "xffl/base/memory_shares.h"
 #include "xffl/base/sha256.h"
 #include "xffl/base/threads.h"
 #include "xffl/transfer/transfer.h"
@@ -29,6 +30,9 @@ using checkpoint::ManifestFile;
 
 constexpr int kMaxFetches = 3;      // per chunk
 constexpr size_t kBlocksAhead = 4;  // queue of each stage, between the network and disk or hash
+// A pipe holds the blocks of the fuller queue, one in its stage's work and one that fills or waits.
+constexpr size_t kBlocksOfAPipe = kBlocksAhead + 2;
+constexpr size_t kPipesBytes = 64u << 20;  // of all pipes together, beyond their minimum
 constexpr size_t kReadBytes = 1u << 20;
 constexpr std::chrono::seconds kFlushInterval{1};
 
@@ -91,8 +95,14 @@ class VerifiedPrefix {
   uint64_t size_ = 0, chunk_begin_ = 0;
 };
 
-// Passes a stream to disk and hash, block by block. When the stream breaks, the destructor still
-// writes the last incomplete block.
+MemoryShares& memory_of_pipes() {
+  static MemoryShares whole(kPipesBytes);
+  return whole;
+}
+
+// Passes a stream to disk and hash, block by block. With many pipes at once the blocks are smaller,
+// so that a coordinator of a hundred facilities does not need gigabytes when its disk is slow. When
+// the stream breaks, the destructor still writes the last incomplete block.
 class DownloadPipe {
  public:
   DownloadPipe(PartFile& part, VerifiedPrefix& prefix, std::atomic<uint64_t>& on_disk,
@@ -116,12 +126,12 @@ class DownloadPipe {
 
   void write(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
-      if (!block_) block_ = std::make_shared_for_overwrite<std::byte[]>(kBlockBytes);
-      const auto piece = bytes.first(std::min(kBlockBytes - size_, bytes.size()));
+      if (!block_) start_block();
+      const auto piece = bytes.first(std::min(capacity_ - size_, bytes.size()));
       std::copy(piece.begin(), piece.end(), block_.get() + size_);
       size_ += piece.size();
       bytes = bytes.subspan(piece.size());
-      if (size_ == kBlockBytes || (size_ >= kResumeBytes && is_slow())) flush_block();
+      if (size_ == capacity_ || (size_ >= kResumeBytes && is_slow())) flush_block();
     }
   }
   void finish() {
@@ -134,6 +144,12 @@ class DownloadPipe {
   // A slow link fills a block in a minute; a kill of this process loses the unwritten block.
   bool is_slow() const { return std::chrono::steady_clock::now() - flushed_ > kFlushInterval; }
 
+  void start_block() {
+    const size_t share = share_.bytes(kBlocksOfAPipe * kResumeBytes, kBlocksOfAPipe * kBlockBytes);
+    capacity_ = share / kBlocksOfAPipe / kResumeBytes * kResumeBytes;
+    block_ = std::make_shared_for_overwrite<std::byte[]>(capacity_);
+  }
+
   void flush_block() {
     flushed_ = std::chrono::steady_clock::now();
     const Block block{offset_, size_, std::move(block_)};
@@ -143,8 +159,9 @@ class DownloadPipe {
     hashing_.put(block);
   }
 
+  const MemoryShares::Share share_{memory_of_pipes()};
   uint64_t offset_;
-  size_t size_ = 0;
+  size_t size_ = 0, capacity_ = 0;  // of block_
   std::shared_ptr<std::byte[]> block_;
   BlockWorker writing_, hashing_;
   std::chrono::steady_clock::time_point flushed_ = std::chrono::steady_clock::now();

@@ -19,6 +19,7 @@
 #include "ssh_test.h"
 #include "support/failing_call.h"
 #include "support/fake_clock.h"
+#include "support/peak_memory.h"
 #include "support/refused_threads.h"
 #include "upload_flow.h"
 
@@ -372,6 +373,55 @@ TEST_F(SshTransfer, ASinkThatThrowsEndsOnlyTheTransfer) {
             ErrorKind::kIo);
   expect_works(*session);
   EXPECT_EQ(sshd.connections(), 1);
+}
+
+// The growth of memory, in KiB, by downloads at once whose readers wait as for a slow disk.
+long growth_by_waiting_readers(const SshSettings& settings, const RemotePath& file,
+                               uint64_t length) {
+  constexpr int kSessions = 8, kReaders = 8;
+  return test::growth_in_child([&] {
+    std::atomic<int> num_waiting = 0;
+    std::stop_source stop;
+    std::vector<std::shared_ptr<Session>> sessions;
+    std::vector<std::jthread> readers;
+    const auto wait = [&](std::span<const std::byte>) {
+      ++num_waiting;
+      while (!stop.stop_requested()) std::this_thread::sleep_for(10ms);
+      throw Error(ErrorKind::kCancelled, "read enough");
+    };
+    for (int i = 0; i < kSessions; ++i) {
+      const auto& session = sessions.emplace_back(make_ssh_session(settings));
+      for (int j = 0; j < kReaders; ++j)
+        readers.emplace_back(
+            [&, session] { error_of([&] { session->download(file, 0, length, wait, {}); }); });
+    }
+    const bool all = test::await([&] { return num_waiting == kSessions * kReaders; }, 60s);
+    std::this_thread::sleep_for(1s);  // for the bytes on their way
+    stop.request_stop();
+    readers.clear();
+    if (!all) throw Error(ErrorKind::kInternal, "not all downloads began");
+  });
+}
+
+// One download alone may hold 8 MiB in a window of 4 MiB and its buffer.
+TEST_F(SshTransfer, ManyDownloadsAtOnceDivideTheirMemory) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers allocate additional memory";
+#endif
+  const test::Sshd sshd;
+  const auto file = sshd.dir() / "file";
+  constexpr uint64_t kBytes = 12u << 20;
+  numbered_file(file, kBytes);
+  SshSettings by_shell = sshd.settings(), by_sftp = sshd.settings();
+  by_sftp.shell = false;
+  const RemotePath path(file.string());
+  const long shell_kib = growth_by_waiting_readers(by_shell, path, kBytes);
+  const long sftp_kib = growth_by_waiting_readers(by_sftp, path, kBytes);
+  std::cout << "64 downloads: " << shell_kib << " KiB by commands, " << sftp_kib << " by SFTP\n";
+  for (const long kib : {shell_kib, sftp_kib}) {
+    EXPECT_GT(kib, 0);
+    EXPECT_LT(kib, 450 << 10);
+  }
 }
 
 }  // namespace

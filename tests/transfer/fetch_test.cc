@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "folders.h"
+#include "support/peak_memory.h"
 
 namespace xffl::transfer {
 namespace {
@@ -199,6 +200,56 @@ TEST_F(Fetch, WorksWithALocalSession) {
   fetch(*local, RemotePath((dir_ / "far").string()), manifest_of(files_).root_sha256(), 1u << 30,
         to_, {});
   expect_complete();
+}
+
+// Gives a file as fast as the fetch takes it, faster than anything hashes.
+class FastSession : public test::FakeSession {
+ public:
+  FastSession(const checkpoint::Manifest& manifest, const std::string& file) : file_(file) {
+    put("/out/manifest.json", checkpoint::format_manifest(manifest));
+    put("/out/model.safetensors", "");
+  }
+  std::optional<FileInfo> stat(const RemotePath& path) override {
+    auto info = FakeSession::stat(path);
+    if (info && info->size_bytes == 0) info->size_bytes = file_.size();
+    return info;
+  }
+  void download(const RemotePath&, uint64_t offset, uint64_t length, const remote::Sink& sink,
+                std::stop_token) override {
+    constexpr uint64_t kPieceBytes = 256u << 10;
+    const auto bytes = std::as_bytes(std::span(file_)).subspan(offset, length);
+    for (uint64_t at = 0; at < length; at += kPieceBytes)
+      sink(bytes.subspan(at, std::min(kPieceBytes, length - at)));
+  }
+
+ private:
+  const std::string& file_;
+};
+
+// Each fetch alone may hold 24 MiB.
+TEST(FetchMemory, OfManyFetchesAtOnceIsLimited) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers allocate additional memory";
+#endif
+  constexpr int kFetches = 12;
+  const std::string file = noise(32u << 20, 1);
+  const checkpoint::Manifest manifest = manifest_of({{"model.safetensors", file}});
+  const test::TempDir dir;
+  std::vector<std::unique_ptr<FastSession>> facilities;
+  for (int i = 0; i < kFetches; ++i)
+    facilities.push_back(std::make_unique<FastSession>(manifest, file));
+  const auto fetch_all = [&] {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < kFetches; ++i)
+      threads.emplace_back([&, i] {
+        fetch(*facilities[static_cast<size_t>(i)], RemotePath("/out"), manifest.root_sha256(),
+              1u << 30, dir / std::to_string(i), {});
+      });
+  };
+  const long growth = test::growth_in_child(fetch_all);
+  std::cout << kFetches << " fetches: " << growth << " KiB\n";
+  EXPECT_GT(growth, 0);
+  EXPECT_LT(growth, 150 << 10);
 }
 
 }  // namespace
