@@ -30,6 +30,7 @@ struct TrustFlags {
   std::filesystem::path project = ".";
   std::string facility;
   std::vector<std::string> fingerprints;  // --yes
+  bool add = false;
 };
 
 // A host, and settings whose jump hosts lead to it.
@@ -93,7 +94,7 @@ void trust_one(const TrustFlags& flags, const Route& route) {
                     (!flags.fingerprints.empty() ? ": --yes names another fingerprint"
                      : has_terminal()            ? ": the answer was not 'yes'"
                                       : "; without a terminal, give --yes with its fingerprint"));
-  remote::trust(route.settings, key);
+  (flags.add ? remote::trust_also : remote::trust)(route.settings, key);
   std::printf("pinned in %s\n", route.settings.known_hosts.c_str());
 }
 
@@ -167,6 +168,9 @@ void add_trust(CLI::App& app) {
       "--yes", flags->fingerprints,
       "for scripts: trust only the key with this fingerprint, \"SHA256:...\"; once for "
       "each host");
+  command->add_flag("--add", flags->add,
+                    "keep the keys that are pinned: for one name of several nodes with keys of "
+                    "their own; repeat until each node is trusted");
   command->callback([flags] { trust(*flags); });
 }
 

@@ -42,6 +42,12 @@ bool names(const Line& line, const std::string& label) {
   return std::find(line.names.begin(), line.names.end(), label) != line.names.end();
 }
 
+void write_with(const std::filesystem::path& file, const std::string& kept,
+                const std::string& label, const PublicKey& key) {
+  make_dirs(file.parent_path());
+  write_file_atomic(file, kept + label + " " + key.line() + "\n");
+}
+
 }  // namespace
 
 std::string host_label(const SshHost& host) {
@@ -76,9 +82,13 @@ void pin_key(const std::filesystem::path& file, const SshHost& host, const Publi
       if (name != label) others += (others.empty() ? "" : ",") + name;
     if (!others.empty()) text += others + " " + line.key + "\n";
   }
-  text += label + " " + key.line() + "\n";
-  make_dirs(file.parent_path());
-  write_file_atomic(file, text);
+  write_with(file, text, label, key);
+}
+
+void pin_also(const std::filesystem::path& file, const SshHost& host, const PublicKey& key) {
+  std::string text;
+  for (const Line& line : read_lines(file)) text += line.text + "\n";
+  write_with(file, text, host_label(host), key);
 }
 
 }  // namespace xffl::remote

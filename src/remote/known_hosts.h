@@ -22,5 +22,7 @@ std::vector<PublicKey> pinned_keys(const std::filesystem::path& file, const SshH
 
 /// Replaces the lines of `host` by one line; atomic, mode 0600, creates the folder.
 void pin_key(const std::filesystem::path& file, const SshHost& host, const PublicKey& key);
+/// Adds a line of `host` and keeps all others; otherwise like pin_key().
+void pin_also(const std::filesystem::path& file, const SshHost& host, const PublicKey& key);
 
 }  // namespace xffl::remote

@@ -284,6 +284,13 @@ HostKey host_key(const SshHost& host, const PublicKey& key) {
   return {host, key.type, key_fingerprint(key.blob), host_label(host) + " " + key.line()};
 }
 
+PublicKey parsed(const HostKey& key) {
+  const std::string& line = key.line;
+  const auto parsed = parse_public_key(line.substr(std::min(line.find(' ') + 1, line.size())));
+  if (!parsed) throw Error(ErrorKind::kInternal, "not a known_hosts line: " + line);
+  return *parsed;
+}
+
 }  // namespace
 
 std::shared_ptr<Session> make_ssh_session(const SshSettings& settings,
@@ -331,10 +338,11 @@ std::vector<HostKey> trusted_keys(const SshSettings& settings, const SshHost& ho
 }
 
 void trust(const SshSettings& settings, const HostKey& key) {
-  const auto parsed =
-      parse_public_key(key.line.substr(std::min(key.line.find(' ') + 1, key.line.size())));
-  if (!parsed) throw Error(ErrorKind::kInternal, "not a known_hosts line: " + key.line);
-  pin_key(settings.known_hosts, key.host, *parsed);
+  pin_key(settings.known_hosts, key.host, parsed(key));
+}
+
+void trust_also(const SshSettings& settings, const HostKey& key) {
+  pin_also(settings.known_hosts, key.host, parsed(key));
 }
 
 }  // namespace xffl::remote

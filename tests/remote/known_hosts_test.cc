@@ -59,6 +59,18 @@ TEST_F(KnownHosts, ANewKeyKeepsTheOtherHostsOfALineWithANameLikeAMarker) {
   }
 }
 
+// One name of several nodes.
+TEST_F(KnownHosts, AFurtherKeyKeepsTheOthers) {
+  pin_also(file_, login_, one_);
+  pin_also(file_, other_, two_);
+  pin_also(file_, login_, two_);
+  EXPECT_EQ(pinned_keys(file_, login_), (std::vector{one_, two_}));
+  EXPECT_EQ(pinned_keys(file_, other_), std::vector{two_});
+  struct stat info {};
+  ASSERT_EQ(::stat(file_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
 TEST_F(KnownHosts, RejectsADamagedLine) {
   make_dirs(file_.parent_path());
   write_file_atomic(file_, "login.site ssh-ed25519 AAAA\n");

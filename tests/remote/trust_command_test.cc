@@ -85,6 +85,34 @@ TEST_F(TrustCommand, PinsOnlyTheNamedKey) {
   EXPECT_THAT(changed.out, HasSubstr(fingerprint));
 }
 
+// The name of a server that changes its key stands for a name that leads to two nodes in turn.
+TEST_F(TrustCommand, AddKeepsTheKeyOfTheOtherNode) {
+  test::Sshd sshd;
+  write_project(sshd);
+  const auto trust = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"trust", "alba"});
+    return xffl(flags);
+  };
+  const std::string one = fingerprint_of(sshd);
+  const std::string key_of_one = read_file(sshd.dir() / "host_key", 10'000);
+  EXPECT_EQ(trust({"--yes", one}).exit_code, 0);
+  sshd.stop();
+  sshd.change_host_key();
+  sshd.start();
+  const auto shown = trust({});
+  const size_t at = shown.out.rfind("SHA256:");
+  ASSERT_NE(at, std::string::npos) << shown.out;
+  const std::string two = shown.out.substr(at, shown.out.find_first_of(" \n", at) - at);
+  ASSERT_NE(one, two);
+  EXPECT_EQ(trust({"--add", "--yes", two}).exit_code, 0);
+  EXPECT_EQ(xffl({"login", "alba"}).exit_code, 0) << "at the second node";
+  sshd.stop();
+  write_file_atomic(sshd.dir() / "host_key", key_of_one);
+  sshd.start();
+  EXPECT_EQ(xffl({"login", "alba"}).exit_code, 0) << "at the first node";
+  EXPECT_THAT(trust({}).out, HasSubstr("is trusted: "));
+}
+
 // Runs `xffl` in the background of a new terminal, like `xffl ... &` in a shell. Returns the exit
 // code, or -1 when the terminal stopped the process.
 int in_background(const std::vector<std::string>& words) {

@@ -89,6 +89,8 @@ HostKey fetch_host_key(const SshSettings& settings, const SshHost& host, const A
 std::vector<HostKey> trusted_keys(const SshSettings& settings, const SshHost& host);
 /// Replaces the pinned keys of key.host by `key`; atomic, mode 0600.
 void trust(const SshSettings& settings, const HostKey& key);
+/// Pins a further key of the host, for a name that leads to several nodes with keys of their own.
+void trust_also(const SshSettings& settings, const HostKey& key);
 
 /// The expiry of the credential that a log-in uses; empty: the credential does not expire.
 std::optional<Clock::UtcTime> credential_expiry(const SshSettings& settings);
