@@ -10,9 +10,11 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <set>
 #include <thread>
 
+#include "support/recorded_syncs.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "xffl/base/error.h"
@@ -50,6 +52,28 @@ TEST(Journal, AppendsInOrderAndReopens) {
   EXPECT_EQ(events[1].attempt, 1);
   EXPECT_EQ(events[1].payload, R"({"job":"17","note":"ž\u0000 'quoted'"})");
   EXPECT_EQ(events[2].seq, 3);
+}
+
+// SQLite moves the log into the database, and syncs both, only when nobody reads an earlier state.
+TEST(Journal, AnEventBesideAReaderIsDurableAtOnce) {
+  const test::TempDir dir;
+  const fs::path path = dir / "journal.db";
+  const auto journal = Store::open(path);
+  journal->append({.kind = "run_started"});
+  std::promise<void> reads, end;
+  std::jthread reader([&] {
+    visit_events(path, {}, [&](const StoredEvent&) {
+      reads.set_value();
+      end.get_future().wait();
+    });
+  });
+  reads.get_future().wait();
+  for (int i = 0; i < 5; ++i) {
+    test::synced_sizes.clear();
+    journal->append({.kind = "round_planned", .round = 1});
+    EXPECT_TRUE(test::is_synced(dir / "journal.db-wal")) << i;
+  }
+  end.set_value();
 }
 
 TEST(Journal, IsReadWhileItIsCreated) {

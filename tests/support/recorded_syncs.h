@@ -1,5 +1,5 @@
-// Which files a test's thread has synced. This header replaces the C library's fsync() in the whole
-// test program, so only one source file of a program may include it.
+// Which files a test's thread has synced. This header replaces the C library's fsync() and
+// fdatasync() in the whole test program, so only one source file of a program may include it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,10 +25,13 @@ inline testing::AssertionResult is_synced(const std::filesystem::path& file) {
          << file << " was synced with " << synced->second << " of " << info.st_size << " bytes";
 }
 
+inline int recorded_sync(long call, int fd) {
+  struct stat info {};
+  if (::fstat(fd, &info) == 0) synced_sizes[info.st_ino] = info.st_size;
+  return static_cast<int>(::syscall(call, fd));
+}
+
 }  // namespace xffl::test
 
-extern "C" int fsync(int fd) {
-  struct stat info {};
-  if (::fstat(fd, &info) == 0) xffl::test::synced_sizes[info.st_ino] = info.st_size;
-  return static_cast<int>(::syscall(SYS_fsync, fd));
-}
+extern "C" int fsync(int fd) { return xffl::test::recorded_sync(SYS_fsync, fd); }
+extern "C" int fdatasync(int fd) { return xffl::test::recorded_sync(SYS_fdatasync, fd); }
