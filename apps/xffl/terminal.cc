@@ -16,8 +16,6 @@
 namespace xffl {
 namespace {
 
-constexpr std::chrono::seconds kLoginPatience{110};  // sshd's LoginGraceTime is 120 s
-
 UniqueFd open_terminal() { return UniqueFd(::open("/dev/tty", O_RDWR | O_CLOEXEC)); }
 
 // Switches off the terminal's echo during its lifetime.
@@ -104,11 +102,11 @@ void require_yes(const std::string& question, const std::string& command,
   if (answer != "yes") throw Error(ErrorKind::kCancelled, refused + ": the answer was not 'yes'");
 }
 
-remote::Ask login_prompt(std::stop_token stop) {
+remote::Ask login_prompt(std::stop_token stop, std::chrono::seconds patience) {
   if (!is_interactive()) return {};
-  return [stop](const std::string& prompt, bool echo) {
+  return [stop, patience](const std::string& prompt, bool echo) {
     try {
-      return ask_on_terminal("\r\033[K" + log::printable(prompt, 1000), echo, kLoginPatience, stop);
+      return ask_on_terminal("\r\033[K" + log::printable(prompt, 1000), echo, patience, stop);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kUsage) throw;
       // The run outlives its terminal.

@@ -25,9 +25,12 @@ void require_yes(const std::string& question, const std::string& command,
 /// Whether the command is interactive: stdin and stderr are a terminal.
 bool is_interactive();
 
-/// Answers a facility's questions at log-in on this command's terminal; an empty function when the
-/// command is not interactive. Waits for 110 s: OpenSSH closes the connection after 120 s.
-remote::Ask login_prompt(std::stop_token stop = {});
+// OpenSSH's server closes the connection after 120 s (LoginGraceTime).
+inline constexpr std::chrono::seconds kLoginPatience{110};
+
+/// Answers a facility's questions at log-in on this command's terminal, each within `patience`; an
+/// empty function when the command is not interactive.
+remote::Ask login_prompt(std::stop_token stop = {}, std::chrono::seconds patience = kLoginPatience);
 
 /// Whether ask_on_terminal() can ask.
 bool has_terminal();

@@ -7,19 +7,22 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include <functional>
+
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 
 namespace xffl {
 namespace {
 
-TEST(AskOnTerminal, GivesUpAfterItsPatience) {
+// Asks on a new terminal, where nobody answers; returns the exit code of the error, -1 without one.
+int unanswered(const std::function<void()>& ask) {
   int terminal = -1;
   const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
   if (child == 0) {
     ::alarm(20);
     try {
-      ask_on_terminal("Code: ", true, std::chrono::seconds(1));
+      ask();
     } catch (const Error& error) {
       ::_exit(exit_code(error.kind()));
     }
@@ -27,9 +30,22 @@ TEST(AskOnTerminal, GivesUpAfterItsPatience) {
   }
   const UniqueFd held(terminal);
   int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status)) << "the question waits";
-  EXPECT_EQ(WEXITSTATUS(status), exit_code(ErrorKind::kAuth));
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(AskOnTerminal, GivesUpAfterItsPatience) {
+  EXPECT_EQ(unanswered([] { ask_on_terminal("Code: ", true, std::chrono::seconds(1)); }),
+            exit_code(ErrorKind::kAuth));
+}
+
+// A run that waits longer holds a connection that the server has closed.
+TEST(AskOnTerminal, ALogInGivesUpBeforeTheServerDoes) {
+  EXPECT_EQ(unanswered([] { login_prompt({}, std::chrono::seconds(1))("Code: ", true); }),
+            exit_code(ErrorKind::kAuth));
+  EXPECT_LT(kLoginPatience, std::chrono::seconds(120));
+  EXPECT_GE(kLoginPatience, std::chrono::seconds(60)) << "a code must come from a phone";
 }
 
 TEST(AskOnTerminal, TheTerminalEchoesAgainAfterASecret) {
