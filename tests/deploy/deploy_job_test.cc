@@ -172,6 +172,7 @@ TEST_F(DeployByJob, AJobUnpacksAndTheLogInNodeOnlyMovesTheLink) {
   struct stat times = {};
   ASSERT_EQ(::stat((programs() / bundle_.name / "lib/large").c_str(), &times), 0);
   EXPECT_LT(time(nullptr) - times.st_atime, 3600) << "sites remove files by their access times";
+  EXPECT_LT(time(nullptr) - times.st_mtime, 3600) << "other sites go by their last change";
   EXPECT_THAT(states_, Contains(HasSubstr(" is submitted")));
 
   const Deployed again = deploy_now();

@@ -61,6 +61,9 @@ TEST_F(Deploy, UnpacksStartsAndPromotes) {
   EXPECT_EQ(must_run({done.program.str()}), "xffl-train 0.1.0 (torch 2.11.0)\n");
   EXPECT_FALSE(fs::exists(programs() / ".staging"));
   EXPECT_EQ(deployed(*session_, workdir()), std::vector{bundle_.name});
+  EXPECT_GT(fs::last_write_time(programs() / bundle_.name / "lib/large"),
+            fs::file_time_type::clock::now() - std::chrono::hours(1))
+      << "some sites remove files by their last change";
 
   const Deployed again = deploy_now(*session_);
   EXPECT_TRUE(again.was_there);

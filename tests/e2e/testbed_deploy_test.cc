@@ -100,6 +100,7 @@ TEST_F(TestbedDeploy, ASlurmJobUnpacksAndStartsTheBundle) {
   struct stat times = {};
   ASSERT_EQ(::stat((programs() / name_ / "lib/large").c_str(), &times), 0);
   EXPECT_LT(time(nullptr) - times.st_atime, 3600);
+  EXPECT_LT(time(nullptr) - times.st_mtime, 3600);
   const ProcessResult again = deploy();
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_THAT(again.out, HasSubstr("was in place and is intact"));
