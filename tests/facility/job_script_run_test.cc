@@ -221,6 +221,21 @@ TEST_F(SlurmScript, AFailureOfOpensslAloneRejectsNoModel) {
   EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 4);
 }
 
+// The coordinator looks for FAILED: without it, a damaged model would count as a failed job.
+TEST_F(SlurmScript, ADamagedModelIsNamedInEnglish) {
+  const fs::path model = dir_ / "model.safetensors";
+  write_file_atomic(model, "weights");
+  write_file_atomic(folder() / "model.sha256",
+                    sha256_hex("weighty") + "  " + model.string() + "\n");
+  facility_.environment = {"export LC_ALL=de_DE.UTF-8"};
+  program("bin/openssl", "exit 1\n");
+  program("bin/sha256sum",
+          "[ \"$LC_ALL\" = C ] && word=FAILED || word=FEHLSCHLAG\necho \"model.safetensors: "
+          "$word\"\nexit 1\n");
+  EXPECT_EQ(run("41").exit_code, 1);
+  EXPECT_THAT(text("out/model.failure"), HasSubstr("model.safetensors: FAILED"));
+}
+
 TEST_F(SlurmScript, AModelThatTheTrainerChecksIsNotReadTwice) {
   write_file_atomic(folder() / "model.sha256", "");
   EXPECT_EQ(run("41").exit_code, 0);

@@ -57,13 +57,19 @@ esac
     ::chmod((dir_ / name).c_str(), 0755);
   }
   void trainer(const std::string& body) { program("trainer", body); }
-  ProcessResult run(const std::string& pbs_id = "12.server") {
+  void write_script() {
     job::JobSpec spec;
     spec.key = {"demo", "0001", 1, "alba", 1, std::string(32, 'a')};
     write_file_atomic(dir_ / "job.sh",
                       job_script(facility_, spec, spec.key.name(),
                                  RemotePath((dir_ / "a1").string()), {"/x/xffl", "/x/xffl-train"}));
-    return run_process({.argv = {"bash", (dir_ / "job.sh").string()},
+  }
+  ProcessResult run(const std::string& pbs_id = "12.server") {
+    write_script();
+    return run_script({"bash", (dir_ / "job.sh").string()}, pbs_id);
+  }
+  ProcessResult run_script(std::vector<std::string> argv, const std::string& pbs_id = "12.server") {
+    return run_process({.argv = std::move(argv),
                         .env = {{"PATH", (dir_ / "bin").string() + ":/usr/bin:/bin"},
                                 {"XFFL_CLAIM_BEAT", "1"},
                                 {"PBS_JOBID", pbs_id},
@@ -132,6 +138,23 @@ TEST_P(RankScript, AnotherJobOfTheAttemptLeavesAtOnce) {
   const ProcessResult result = run();
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.out, HasSubstr("already claimed by job 7.server"));
+}
+
+// A beat that outlives its script would keep a later start of the job away.
+TEST_P(RankScript, TheHeartbeatEndsWithAKilledScript) {
+  trainer("sleep 6\n");
+  write_script();
+  const std::string beats = (dir_ / "a1/claim/beat-*").string();
+  const ProcessResult result =
+      run_script({"bash", "-c",
+                  "bash " + (dir_ / "job.sh").string() + " >/dev/null 2>&1 &\nscript=$!\n" +
+                      "for ((i = 0; i < 300; ++i)); do compgen -G '" + beats +
+                      "' >/dev/null && break; sleep 0.1; done\n" +
+                      "kill -KILL \"$script\"; wait \"$script\"\nsleep 2\ncat " + beats +
+                      "\nsleep 3\ncat " + beats});
+  const auto times = ranks_of(result.out);
+  ASSERT_EQ(times.size(), 2u) << result.out << result.err;
+  EXPECT_EQ(times[0], times[1]);
 }
 
 INSTANTIATE_TEST_SUITE_P(QueueManagers, RankScript, testing::Values("pbs", "flux"),
