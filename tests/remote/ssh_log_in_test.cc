@@ -117,6 +117,22 @@ TEST_F(SshLogIn, AfterTwoRefusalsRetriesOnlyWhenTheCredentialChanges) {
   EXPECT_EQ(sshd.connections(), 3);
 }
 
+// The tries of the credential before do not count.
+TEST_F(SshLogIn, ANewCredentialMayBeRefusedTwiceAgain) {
+  test::Sshd sshd({.authorize_key = false});
+  test::FakeClock clock;
+  const auto session = make_ssh_session(sshd.settings(), std::make_shared<ConnectionLimits>(clock));
+  int connections = 0;
+  for (const char* user : {"somebody-else", "someone-new"}) {
+    sshd.certify("-1m:+1h", user);
+    for (int i = 0; i < 6; ++i) {
+      expect_kind(error_of([&] { expect_works(*session); }), ErrorKind::kAuth);
+      clock.advance(5min);
+    }
+    EXPECT_EQ(sshd.connections(), connections += 2) << user;
+  }
+}
+
 // A node that has just booted refuses every key until its home folders are mounted. The coordinator
 // asks again after seconds.
 TEST_F(SshLogIn, AKeyThatIsRefusedForAMomentWorksAfterFiveMinutes) {
