@@ -341,6 +341,29 @@ TEST_F(Federation, AModelThatAJobFindsDamagedIsRepaired) { expect_repaired_model
 
 TEST_F(Federation, WithLoraTheModelUnderTheAdapterIsRepaired) { expect_repaired_model(kLora); }
 
+// A job waits in the queue of a site that removes files which nobody has read for 80 days. It would
+// start without its model.
+TEST_F(Federation, APurgedModelIsBackBeforeTheWaitingJobStarts) {
+  facility_keys_ = "purge_after: 80d, ";
+  trainings_["brno"] = {.duration = hours(24 * 60), .state = submit::JobState::kPending};
+  std::mutex mutex;
+  fs::path model;  // of brno
+  bool removed = false, back = false;
+  on_submit_ = [&](const job::JobSpec& spec) {
+    const std::lock_guard lock(mutex);
+    if (spec.key.facility == "brno") model = fs::path(spec.base_model_path) / "model.safetensors";
+  };
+  clock_.on_sleep = [&] {
+    const std::lock_guard lock(mutex);
+    if (model.empty()) return;
+    back = back || (removed && fs::exists(model));
+    removed = removed || fs::remove(model);
+  };
+  EXPECT_EQ(run("policy: {poll_interval: 1h, evaluate_last: false}\n").rounds_published, 1);
+  EXPECT_TRUE(back);
+  EXPECT_EQ(jobs_of("brno").size(), 1u);
+}
+
 // After the repair a further report has another cause, and counts as a failed attempt.
 TEST_F(Federation, ATrainerThatAlwaysReportsADamagedModelUsesUpItsAttempts) {
   on_submit_ = [&](const job::JobSpec& spec) {
