@@ -7,9 +7,10 @@ job=${JOB_ID:?this script is for qsub}
 starts=${RESTARTED:-0} # 1: the job was rescheduled
 hosts=("$HOSTNAME")
 if [ -r "$PE_HOSTFILE" ]; then mapfile -t hosts < <(cut -d ' ' -f 1 "$PE_HOSTFILE"); fi
-on_host() { # on_host HOST COMMAND...: as a task of this job
+on_host() { # on_host HOST COMMAND...: as a task of this job; the warning reaches the ranks of the first host
   local host=$1
   shift
-  qrsh -inherit -nostdin "$host" "$@"
+  trap '' USR1
+  exec qrsh -inherit -nostdin "$host" "$@"
 }
 {{include ranks}}

@@ -1,5 +1,6 @@
-// The scripts for PBS and Flux run by a shell, with stand-ins for the managers' own commands in a
-// job: which rank runs where, and how the ranks end. Neither script has run on a real site.
+// The scripts for PBS, Flux and Grid Engine run by a shell, with stand-ins for the managers' own
+// commands in a job: which rank runs where, and how the ranks end. The scripts for PBS and Flux
+// have not run on a real site.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -13,6 +14,7 @@
 #include "xffl/base/process.h"
 #include "xffl/facility/job_script.h"
 #include "xffl/submit/flux.h"
+#include "xffl/submit/grid_engine.h"
 #include "xffl/submit/pbs.h"
 
 namespace xffl::facility {
@@ -37,19 +39,27 @@ class RankScript : public testing::TestWithParam<const char*> {
   *) echo "flux: unexpected $*" >&2; exit 1 ;;
 esac
 )sh");
+    write_file_atomic(dir_ / "pe_hosts",
+                      "node7 2 all.q@node7 UNDEFINED\nnode8 2 all.q@node8 <NULL>\n");
+    program("bin/qrsh",
+            "[ \"$1 $2\" = '-inherit -nostdin' ] || exit 1\nexport ON=$3\nshift 3\nexec \"$@\"\n");
     trainer("echo \"$RANK $LOCAL_RANK $LOCAL_WORLD_SIZE $WORLD_SIZE ${ON:-here} $MASTER_ADDR\"\n");
     facility_.name = FacilityName("alba");
     facility_.scheduler = submit::QueueSettings(GetParam());
     facility_.workdir = RemotePath(dir_.path().string());
     facility_.trainer_command = {(dir_ / "trainer").string()};
     settings([](auto& values) { values.nodes = values.tasks_per_node = 2; });
+    if (GetParam() == std::string("gridengine"))
+      facility_.scheduler.as<submit::GridEngineSettings>().parallel_environment = "nodes";
   }
 
   void settings(auto change) {
     if (GetParam() == std::string("pbs"))
       change(facility_.scheduler.as<submit::PbsSettings>());
-    else
+    else if (GetParam() == std::string("flux"))
       change(facility_.scheduler.as<submit::FluxSettings>());
+    else
+      change(facility_.scheduler.as<submit::GridEngineSettings>());
   }
   void program(const std::string& name, const std::string& body) {
     make_dirs((dir_ / name).parent_path());
@@ -73,6 +83,8 @@ esac
                         .env = {{"PATH", (dir_ / "bin").string() + ":/usr/bin:/bin"},
                                 {"XFFL_CLAIM_BEAT", "1"},
                                 {"PBS_JOBID", pbs_id},
+                                {"JOB_ID", "12"},
+                                {"PE_HOSTFILE", (dir_ / "pe_hosts").string()},
                                 {"PBS_NODEFILE", (dir_ / "nodes").string()}},
                         .inherit_env = false});
   }
@@ -118,7 +130,7 @@ TEST_P(RankScript, TheWarningReachesTheFirstHost) {
   });
   trainer(
       "trap 'echo \"$RANK warned\"; exit 0' USR1\n"
-      "[ -z \"$ON\" ] || exit 0\n"
+      "if [ -n \"$ON\" ]; then sleep 3; exit 0; fi\n"  // the other host outlives the warning
       "for ((i = 0; i < 300; ++i)); do sleep 0.1; done\nexit 7\n");
   const ProcessResult result = run();
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
@@ -157,7 +169,7 @@ TEST_P(RankScript, TheHeartbeatEndsWithAKilledScript) {
   EXPECT_EQ(times[0], times[1]);
 }
 
-INSTANTIATE_TEST_SUITE_P(QueueManagers, RankScript, testing::Values("pbs", "flux"),
+INSTANTIATE_TEST_SUITE_P(QueueManagers, RankScript, testing::Values("pbs", "flux", "gridengine"),
                          [](const auto& each) { return std::string(each.param); });
 
 }  // namespace
