@@ -127,6 +127,9 @@ UpdateFetch::Report UpdateFetch::read_report(int attempt, const Expected& expect
       remote::read_text(*site_.session, site_.report_path(attempt), kMaxReportBytes);
   const job::JobReport report =
       job::parse_job_report(text, site_.facility.facility.str() + "'s report.json");
+  // The journal's text of the report may be longer than the facility's, and has the same limit. A
+  // report that the journal rejects would end the run.
+  job::format_job_report(report);
   // The limits of an accepted report were those of its acceptance.
   const bool is_accepted = !expected.update_sha256.empty();
   job::check_report_answers(

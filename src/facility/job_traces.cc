@@ -5,6 +5,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <vector>
 
@@ -27,7 +28,12 @@ std::optional<int64_t> read_time(std::string_view text) {
   int64_t time = 0;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), time);
   const bool is_line = problem == std::errc() && end != text.data() + text.size() && *end == '\n';
-  return is_line && time > 0 ? std::optional(time) : std::nullopt;
+  return is_line && time > 0 && time <= job::kMaxUnixTime ? std::optional(time) : std::nullopt;
+}
+
+// A facility's clock that is centuries away is not recorded.
+bool is_plausible(const submit::ClockOffset& clock) {
+  return std::abs(clock.offset) <= job::kMaxClockOffset && clock.error <= job::kMaxClockOffset;
 }
 
 }  // namespace
@@ -41,11 +47,12 @@ std::optional<job::JobUsage> JobTraces::usage(int attempt) {
     usage.starts = job::parse_job_times(file.bytes);
     if (usage.starts.empty() && (file.info || !never_started(attempt))) return std::nullopt;
     read_beats(claim, usage.starts);
-    if (const auto clock = site_.scheduler->clock_offset()) {
+    if (const auto clock = site_.scheduler->clock_offset(); clock && is_plausible(*clock)) {
       usage.clock_offset = clock->offset;
       usage.clock_error = clock->error;
     }
-    return usage;
+    // The journal reads it back: a text of the facility that it rejects would end the run.
+    return job::parse_job_usage(job::format_job_usage(usage), "the job's times");
   } catch (const Error& error) {
     log::debug("the job's times are not readable",
                {site_.name_field(), {"attempt", attempt}, {"problem", error.what()}});

@@ -15,9 +15,7 @@ namespace {
 constexpr size_t kMaxStarts = 1000;
 constexpr size_t kMaxWords = 16;  // of a line
 constexpr size_t kMaxJobIdBytes = 64, kMaxBeatBytes = 32;
-constexpr int64_t kMaxTime = 100'000'000'000;  // the year 5138
 constexpr int64_t kMaxNodes = 1 << 20, kMaxRestarts = 1'000'000;
-constexpr double kMaxOffset = 1e11;
 
 // The moments after a start, by their words in claim/times; the journal has the same keys.
 using Moment = std::pair<std::string_view, std::optional<int64_t> JobStart::*>;
@@ -70,7 +68,7 @@ void read_value(std::string_view word, JobStart& start) {
 void read_line(std::string_view line, std::vector<JobStart>& starts) {
   const std::vector<std::string_view> words = words_of(line);
   if (words.size() < 2) return;
-  const auto time = parse_integer(words[1], kMaxTime);
+  const auto time = parse_integer(words[1], kMaxUnixTime);
   if (!time) return;
   if (words[0] == "start") {
     if (starts.size() == kMaxStarts) return;
@@ -137,9 +135,9 @@ JobUsage parse_job_usage(std::string_view json, std::string_view origin) {
   const auto read_offset = [&](std::string_view key, std::optional<double>& out, double min) {
     if (!object.has(key)) return;
     out = object.number(key);
-    if (*out < min || *out > kMaxOffset) object.fail(key, "is out of range");
+    if (*out < min || *out > kMaxClockOffset) object.fail(key, "is out of range");
   };
-  read_offset("clock_offset", usage.clock_offset, -kMaxOffset);
+  read_offset("clock_offset", usage.clock_offset, -kMaxClockOffset);
   read_offset("clock_error", usage.clock_error, 0);
   const Json& starts = object.at("starts");
   if (!starts.is_array() || starts.size() > kMaxStarts)
@@ -152,9 +150,9 @@ JobUsage parse_job_usage(std::string_view json, std::string_view origin) {
     start.handover = static_cast<int>(each.integer_or("handover", 0, 0, kMaxRestarts));
     start.nodes = static_cast<int>(each.integer("nodes", 0, kMaxNodes));
     start.beat = each.string_or("beat", "");
-    start.start = each.integer("start", 0, kMaxTime);
+    start.start = each.integer("start", 0, kMaxUnixTime);
     const auto read_time = [&](std::string_view key, std::optional<int64_t>& out) {
-      if (each.has(key)) out = each.integer(key, 0, kMaxTime);
+      if (each.has(key)) out = each.integer(key, 0, kMaxUnixTime);
     };
     for (const auto& [key, member] : kMoments) read_time(key, start.*member);
     read_time("last_beat", start.last_beat);

@@ -49,6 +49,21 @@ TEST(Site, BytesOfEarlierTriesAreGainedOnce) {
   EXPECT_EQ(gained(100), 40u);
 }
 
+// The progress of a try passes the bytes of earlier tries step by step.
+TEST(Site, BytesInPlaceAreNoProgressOfALaterTry) {
+  OpenSite open;
+  Site& site = open.site;
+  const auto gained = [&](const std::vector<uint64_t>& in_place) {
+    site.gained_bytes = 0;
+    const auto progress = site.progress("pushing", RemotePath("/w/model"));
+    for (const uint64_t there : in_place) progress({.done_bytes = there, .total_bytes = 100});
+    return site.gained_bytes;
+  };
+  EXPECT_EQ(gained({20, 60}), 60u);
+  EXPECT_EQ(gained({20, 60}), 0u) << "a link that moves nothing is down";
+  EXPECT_EQ(gained({20, 60, 100}), 40u);
+}
+
 // Each start of a requeued job has a heartbeat file of its own, and each attempt a folder.
 TEST(Site, KilledStartsEndWithTheirOwnHeartbeats) {
   OpenSite open;
@@ -67,6 +82,34 @@ TEST(Site, KilledStartsEndWithTheirOwnHeartbeats) {
   std::vector<std::optional<int64_t>> beats;
   for (const job::JobStart& start : usage->starts) beats.push_back(start.last_beat);
   EXPECT_EQ(beats, (std::vector<std::optional<int64_t>>{150, 250, {}, {}}));
+}
+
+// The journal would reject such a time, and with it every later start of the run.
+TEST(Site, AHeartbeatInTheDistantFutureIsNone) {
+  OpenSite open;
+  const std::string claim = "/w/r0001/a2/claim/";
+  open.fake.session->put(claim + "times", "start 100 job=7 beat=aa\nstart 200 job=7 beat=bb\n");
+  open.fake.session->put(claim + "beat-aa", "100000000000\n");
+  open.fake.session->put(claim + "beat-bb", "100000000001\n");
+  const auto usage = JobTraces(open.site).usage(2);
+  ASSERT_TRUE(usage);
+  EXPECT_EQ(usage->starts.at(0).last_beat, 100'000'000'000);
+  EXPECT_EQ(usage->starts.at(1).last_beat, std::nullopt);
+  EXPECT_EQ(job::parse_job_usage(job::format_job_usage(*usage), "journal"), *usage);
+}
+
+TEST(Site, AClockThatIsThousandsOfYearsAwayIsNotRecorded) {
+  OpenSite open;
+  open.fake.session->put("/w/r0001/a2/claim/times", "start 100 job=7\n");
+  for (const double sign : {-1.0, 1.0}) {
+    open.fake.cluster.clock = submit::ClockOffset{.offset = sign * 1e11, .error = 1};
+    EXPECT_EQ(JobTraces(open.site).usage(2)->clock_offset, sign * 1e11);
+    open.fake.cluster.clock->offset = sign * 1.1e11;
+    const auto usage = JobTraces(open.site).usage(2);
+    ASSERT_TRUE(usage);
+    EXPECT_EQ(usage->clock_offset, std::nullopt);
+    EXPECT_EQ(usage->starts.size(), 1u);
+  }
 }
 
 }  // namespace

@@ -129,6 +129,8 @@ const std::set<std::string>& cases_of_the_table() {
       "Report_OfAnotherRound",
       "Report_NamesAnotherModel",
       "Report_HasOverflowingTokens",  // D10
+      "Report_HasLongLists",
+      "Times_AreInTheDistantFuture",  // both: the journal takes what was accepted
       "Tensors_AreAnArchive",         // D13
       "SftpReadReport_NeverEnds",     // D14
       "SftpReadUpdate_ComesTwice",

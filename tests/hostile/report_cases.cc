@@ -73,6 +73,13 @@ std::vector<Case> report_cases() {
   text("HasAnInfiniteLoss", "report.json", [](const std::string& whole) {
     return replaced(whole, "\"train_loss\": ", "\"train_loss\": 1e999, \"x\": ");
   });
+  // The journal's text of this report has four times as many bytes, and beyond its limit.
+  text("HasLongLists", "report.json", [](const std::string& whole) {
+    Json report = parse_json(whole, "report.json");
+    for (const char* list : {"architectures", "gpus"})
+      report["environment"][list] = std::vector<std::string>(60'000);
+    return report.dump();
+  });
   text("HasThousandsOfKeys", "report.json", [](const std::string& whole) {
     std::string keys = "{";
     for (int i = 0; i < 20'000; ++i) keys += "\"k" + std::to_string(i) + "\": 1, ";
@@ -241,6 +248,17 @@ std::vector<Case> report_cases() {
   failure("HasEscapes", kEscapes);
   failure("IsEmpty", "");
   failure("IsHuge", std::string(16u << 20, 'x'));
+  // The times of a job. The journal records them.
+  const auto times = [&](const char* fault, const std::string& lines, const std::string& beat) {
+    cases.push_back({"Times", fault, Access::kShell, Outcome::kEither, "", [=](Front& front) {
+                       front.on_report([=](const fs::path& attempt) {
+                         std::ofstream(attempt / "claim/times", std::ios::binary) << lines;
+                         std::ofstream(attempt / "claim/beat-aa", std::ios::binary) << beat;
+                       });
+                     }});
+  };
+  times("AreInTheDistantFuture", "start 99999999999 job=7 beat=aa\n", "999999999999999999\n");
+  times("AreEscapes", kEscapes + "\nstart 1 job=7 beat=aa\n" + kEscapes + "\n", kEscapes + "\n");
   // The measurements of a running job.
   const auto metrics = [&](const char* fault, const std::string& bytes) {
     cases.push_back({"Metrics", fault, Access::kShell, Outcome::kEither, "", [=](Front& front) {

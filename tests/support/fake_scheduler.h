@@ -6,6 +6,7 @@
 
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ class FakeCluster {
     for (FakeJob& job : jobs_)
       if (job.id == id) job.state = state;
   }
+
+  std::optional<submit::ClockOffset> clock;  // of the scheduler
 
  private:
   friend class FakeScheduler;
@@ -73,6 +76,7 @@ class FakeScheduler final : public submit::Scheduler {
   }
 
   std::chrono::milliseconds settle_time() const override { return {}; }
+  std::optional<submit::ClockOffset> clock_offset() const override { return cluster_.clock; }
 
  private:
   FakeCluster& cluster_;

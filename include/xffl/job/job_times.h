@@ -16,6 +16,9 @@
 namespace xffl::job {
 
 inline constexpr uint64_t kMaxTimesBytes = 64u << 10;
+// The largest values that parse_job_usage() accepts, in seconds.
+inline constexpr int64_t kMaxUnixTime = 100'000'000'000;  // the year 5138
+inline constexpr double kMaxClockOffset = 1e11;
 
 /// One start of an attempt's job. Times are in seconds since 1970; absent: not written, because the
 /// moment has not come or the job was killed.
