@@ -34,7 +34,8 @@ void RunTag::check(std::string_view text) {
 }
 
 void JobIdTag::check(std::string_view text) {
-  bool good = !text.empty() && text.size() <= 64 && text.front() != '-';
+  // The ids of PBS end with the name of its server.
+  bool good = !text.empty() && text.size() <= 100 && text.front() != '-';
   for (char c : text)
     good = good && (is_lower_alnum(c) || (c >= 'A' && c <= 'Z') || c == '_' || c == '.' ||
                     c == '+' || c == '-');

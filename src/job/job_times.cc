@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMaxStarts = 1000;
 constexpr size_t kMaxWords = 16;  // of a line
-constexpr size_t kMaxJobIdBytes = 64, kMaxBeatBytes = 32;
+constexpr size_t kMaxJobIdBytes = 100, kMaxBeatBytes = 32;
 constexpr int64_t kMaxNodes = 1 << 20, kMaxRestarts = 1'000'000;
 
 // The moments after a start, by their words in claim/times; the journal has the same keys.

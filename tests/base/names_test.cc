@@ -23,6 +23,8 @@ TEST(RunName, AcceptsOnlyDigits) {
 
 TEST(JobId, RejectsOptionsAndSeparators) {
   EXPECT_NO_THROW(JobId("12345_7.batch+0"));
+  EXPECT_NO_THROW(JobId("1234." + std::string(95, 's'))) << "with the name of a server of PBS";
+  EXPECT_THROW(JobId("1234." + std::string(96, 's')), Error);
   for (const char* bad : {"", "-1", "1 2", "1;2", "1\n"}) EXPECT_THROW(JobId{bad}, Error) << bad;
 }
 
