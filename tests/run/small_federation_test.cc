@@ -1002,15 +1002,18 @@ TEST_F(Federation, AnAdapterOfAnotherModelIsRejected) {
 // Takes each job twice, and its answer gets lost. A cancelled job takes its time to end.
 class AnswerlessScheduler final : public submit::Scheduler {
  public:
-  explicit AnswerlessScheduler(std::stop_source stop) : stop_(std::move(stop)) {}
+  AnswerlessScheduler(std::stop_source stop, const Clock& clock)
+      : stop_(std::move(stop)), clock_(clock) {}
   JobId submit(const submit::JobRequest& request, std::stop_token) override {
     folder_ = request.folder.str();
     nodes_folder_ = request.nodes_folder.str();
+    shows_jobs_at_ = clock_.monotonic() + std::chrono::seconds(20);
     stop_.request_stop();
     throw Error(ErrorKind::kRemote, "the answer was lost");
   }
   std::vector<JobId> find(const submit::JobRequest& request, std::stop_token) override {
     if (folder_.empty() || request.folder.str() != folder_) return {};
+    if (clock_.monotonic() < shows_jobs_at_) return {};
     return {JobId("42"), JobId("43")};
   }
   std::map<JobId, submit::JobStatus> query(std::span<const submit::SubmittedJob> jobs,
@@ -1025,7 +1028,7 @@ class AnswerlessScheduler final : public submit::Scheduler {
     EXPECT_TRUE(fs::exists(fs::path(folder_) / plan::kFence)) << "another one may start late";
     cancelled_.push_back(job.id.str());
   }
-  std::chrono::milliseconds settle_time() const override { return std::chrono::milliseconds(1); }
+  std::chrono::milliseconds settle_time() const override { return std::chrono::seconds(30); }
 
   bool has_job() const { return !folder_.empty(); }
   const std::string& nodes_folder() const { return nodes_folder_; }
@@ -1033,19 +1036,22 @@ class AnswerlessScheduler final : public submit::Scheduler {
 
  private:
   std::stop_source stop_;
+  const Clock& clock_;
+  Clock::MonotonicTime shows_jobs_at_{};
   std::string folder_, nodes_folder_;
   std::vector<std::string> cancelled_;
 };
 
 std::map<std::string, std::shared_ptr<AnswerlessScheduler>> answerless_schedulers(
-    const std::stop_source& stop) {
-  return {{"alba", std::make_shared<AnswerlessScheduler>(stop)},
-          {"brno", std::make_shared<AnswerlessScheduler>(stop)}};
+    const std::stop_source& stop, const Clock& clock) {
+  return {{"alba", std::make_shared<AnswerlessScheduler>(stop, clock)},
+          {"brno", std::make_shared<AnswerlessScheduler>(stop, clock)}};
 }
 
 // The journal does not have the id of a job: only a search finds the jobs.
+// The scheduler shows them 20 s later.
 TEST_F(Federation, ACancellationEndsTheJobsOfALostAnswer) {
-  const auto schedulers = answerless_schedulers(stop_);
+  const auto schedulers = answerless_schedulers(stop_, clock_);
   make_scheduler_ = [&](const config::Facility& facility) {
     return schedulers.at(facility.name.str());
   };
@@ -1065,7 +1071,7 @@ TEST_F(Federation, ACancellationEndsTheJobsOfALostAnswer) {
 TEST_F(Federation, AJobIsSubmittedInItsFolderOnComputeNodes) {
   facility_keys_ = "scheduler: slurm, slurm: {time: 1h}, compute_mounts: ['/data', '" +
                    folder_.path().string() + ":/nodes'], ";
-  const auto schedulers = answerless_schedulers(stop_);
+  const auto schedulers = answerless_schedulers(stop_, clock_);
   make_scheduler_ = [&](const config::Facility& facility) {
     return schedulers.at(facility.name.str());
   };
