@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 #include <pty.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <functional>
 
 #include "xffl/base/error.h"
@@ -37,6 +39,17 @@ int unanswered(const std::function<void()>& ask) {
 
 TEST(AskOnTerminal, GivesUpAfterItsPatience) {
   EXPECT_EQ(unanswered([] { ask_on_terminal("Code: ", true, std::chrono::seconds(1)); }),
+            exit_code(ErrorKind::kAuth));
+}
+
+// A terminal that is closed is no outage of the facility: the run says that it needs the user.
+TEST(AskOnTerminal, ALogInWithoutItsTerminalIsAnUnansweredOne) {
+  EXPECT_EQ(unanswered([] {
+              const remote::Ask ask = login_prompt();
+              ::signal(SIGHUP, SIG_IGN);
+              ::ioctl(STDIN_FILENO, TIOCNOTTY);
+              ask("Code: ", true);
+            }),
             exit_code(ErrorKind::kAuth));
 }
 

@@ -79,6 +79,13 @@ TEST_F(Deploy, ADamagedFileOfADeployedBundleIsReplaced) {
             read_file(dir_ / bundle_.name / "lib/large", 1 << 20));
 }
 
+TEST_F(Deploy, AFileThatTheSiteHasRemovedIsReplaced) {
+  deploy_now(*session_);
+  fs::remove(programs() / bundle_.name / "lib/large");
+  EXPECT_FALSE(deploy_now(*session_).was_there);
+  EXPECT_TRUE(fs::exists(programs() / bundle_.name / "lib/large"));
+}
+
 TEST_F(Deploy, ANewBundleMovesTheLinkAndTheOldOneStays) {
   deploy_now(*session_);
   const std::string old = bundle_.name;

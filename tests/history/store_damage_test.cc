@@ -9,6 +9,7 @@
 #include <iostream>
 #include <iterator>
 #include <string>
+#include <thread>
 
 #include "support/temp_dir.h"
 #include "support/thrown.h"
@@ -21,6 +22,23 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
+
+// Another program holds the database for a moment: a backup, or sqlite3 in a user's hands.
+TEST(Journal, WaitsForAnotherWriterOfTheDatabase) {
+  const test::TempDir dir;
+  const fs::path path = dir / "journal.db";
+  const auto journal = Store::open(path);
+  sqlite3* other = nullptr;
+  ASSERT_EQ(::sqlite3_open(path.c_str(), &other), SQLITE_OK);
+  ASSERT_EQ(::sqlite3_exec(other, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr), SQLITE_OK);
+  std::jthread holder([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    ::sqlite3_exec(other, "ROLLBACK", nullptr, nullptr, nullptr);
+  });
+  EXPECT_NO_THROW(journal->append({.kind = "run_started"}));
+  holder.join();
+  ::sqlite3_close(other);
+}
 
 // A disk that cannot read one page of a database: a VFS of SQLite, in use while the object lives.
 class BadSector {

@@ -39,6 +39,17 @@ facilities:
   EXPECT_EQ(job.sequence_length, 64);
 }
 
+TEST(PrepareJob, ATextWithoutALengthHasSequencesOf2048Tokens) {
+  test::TempDir dir;
+  make_dirs(dir / "model");
+  write_file_atomic(dir / "model/tokenizer.json", "{}");
+  const config::Experiment experiment = config::parse_experiment(
+      "project: p\nmodel: model\ntraining: {steps_per_round: 1}\n"
+      "facilities: {alba: {data: {text: [/data/*.txt]}}}\n",
+      "xffl.yaml", dir.path());
+  EXPECT_EQ(prepare_job(experiment, experiment.facilities.front()).sequence_length, 2048);
+}
+
 TEST(PrepareJob, IsOneTaskOnOneNode) {
   config::Facility facility;
   facility.scheduler = submit::QueueSettings("slurm");

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <fstream>
 
 #include "support/temp_dir.h"
 #include "wire.h"
@@ -89,6 +90,19 @@ TEST_F(CredentialFiles, AKeyReadableByOthersIsNotOffered) {
     EXPECT_THAT(found.unusable(now_), HasSubstr("chmod 600"));
     EXPECT_NE(found.stamp, stamp) << "a corrected key is tried again";
   }
+}
+
+// Some tools write into the file that is there, and the new certificate is as long as the old one.
+TEST_F(CredentialFiles, ACertificateThatIsRenewedInPlaceIsANewCredential) {
+  const auto file = dir_ / "id-cert.pub";
+  write_file_atomic(file, certificate_until(std::chrono::seconds(4'000'000'000)));
+  const auto size = std::filesystem::file_size(file);
+  const std::string stamp = find_credentials(settings_).stamp;
+  std::ofstream(file) << certificate_until(std::chrono::seconds(4'000'003'600));
+  std::filesystem::last_write_time(
+      file, std::filesystem::file_time_type::clock::now() + std::chrono::seconds(5));
+  EXPECT_EQ(std::filesystem::file_size(file), size);
+  EXPECT_NE(find_credentials(settings_).stamp, stamp);
 }
 
 TEST_F(CredentialFiles, AnInaccessibleFolderHasNoKeys) {

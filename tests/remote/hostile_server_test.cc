@@ -306,6 +306,20 @@ TEST_F(HostileServerTest, AnAnswerOfTwoGibibytesIsRejected) {
   EXPECT_THAT(error.what(), HasSubstr("an answer of 2147483647 bytes"));
 }
 
+// Sizes count fragments (f_frsize), and a part of the free ones is for root alone.
+TEST_F(HostileServerTest, TheFreeSpaceIsThatOfTheUser) {
+  all({.on_request = [](const SftpPacket& request) -> std::optional<std::string> {
+        if (request.type != test::kSftpExtended) return std::nullopt;
+        std::string body(1, static_cast<char>(test::kSftpExtendedReply));
+        body += test::sftp_u32(request.id);
+        for (const uint64_t value : {1u << 20, 4096u, 1000u, 500u, 100u, 0u, 0u, 0u, 0u, 0u, 0u})
+          body += test::sftp_u64(value);
+        return test::sftp_u32(static_cast<uint32_t>(body.size())) + body;
+      }},
+      "sftp");
+  EXPECT_EQ(make_ssh_session(settings(false))->free_bytes(RemotePath("/")), 409'600u);
+}
+
 // Some file systems report a full disk at fsync only.
 TEST_F(HostileServerTest, AFailedFsyncIsAnIoError) {
   all({.on_request = [](const SftpPacket& request) -> std::optional<std::string> {

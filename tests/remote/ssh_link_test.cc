@@ -123,6 +123,9 @@ TEST_F(SshLink, ADeadLinkIsDetectedInTime) {
   auto settings = sshd.settings();
   EXPECT_EQ(settings.timeouts.silence, 30s);
   EXPECT_EQ(settings.timeouts.keepalive, 10s);
+  EXPECT_EQ(settings.timeouts.connect, 10s);
+  EXPECT_EQ(settings.timeouts.log_in, 30s) << "a host asks a directory service that may be slow";
+  EXPECT_EQ(settings.timeouts.operation, 60s);
   if (std::getenv("XFFL_CAMPAIGN") == nullptr) settings.timeouts = impatient();
   const auto session = make_ssh_session(settings);
   expect_works(*session);

@@ -190,6 +190,12 @@ TEST(GridEngineQueue, ReadsEachJob) {
   EXPECT_EQ((*rows)[0].status.ends_in, std::chrono::seconds(540));
   EXPECT_EQ((*rows)[1].status.state, JobState::kPending);
   EXPECT_EQ((*rows)[2].name, "other");
+  std::string of_others;
+  for (int i = 0; i < 5000; ++i)
+    of_others += job("pending", std::to_string(100 + i), "qw", "", "other");
+  const auto many = kCommands.read_queue(queue("", of_others + job("pending", "9999", "qw")));
+  ASSERT_TRUE(many);
+  EXPECT_EQ(many->back().id, "9999");
   const auto none = kCommands.read_queue(queue("", ""));
   ASSERT_TRUE(none);
   EXPECT_THAT(*none, IsEmpty());
