@@ -111,6 +111,16 @@ def test_an_interrupt_ends_without_an_update(setting, world_size):
     assert "stopped on request" in outcome.output[0]
 
 
+def test_a_warning_after_an_interrupt_saves_no_update(setting):
+    folder, base, base_hash, tokens = setting
+    slow = harness.write_tokens(folder / "slow.tokens", SLOW)
+    sets = [("it", tokens), ("slow", slow)]
+    job = harness.make_job(folder / "job", base, base_hash, tokens, sets, steps=2)
+    outcome = signal_when(job, 1, [signal.SIGINT, signal.SIGTERM], 0, after_line="set=it  when=after")
+    assert outcome.codes == [75], outcome.output
+    assert outcome.report is None and not (job.parent / "update").exists()
+
+
 def test_no_handler_interrupts_a_computation(setting):
     """The frame of a handler on a thread's stack damages the heap below LibTorch's compiled kernels (train_command.cc)."""
     folder, base, base_hash, tokens = setting
