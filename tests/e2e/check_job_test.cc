@@ -238,6 +238,22 @@ TEST_F(CheckJob, DataOfAnotherVocabularyIsNamed) {
   })) << "the command waits for the report of a failed check, too";
 }
 
+// A `df` of a nearly full disk, then of a nearly empty one.
+TEST_F(CheckJob, TheFreeSpaceOfANodeIsCompared) {
+  fs::create_directory(dir_ / "bin");
+  write_config("data.tokens", 40, 3, ", 'export PATH=" + (dir_ / "bin").string() + ":$PATH'");
+  for (const bool full : {true, false}) {
+    write_file_atomic(dir_ / "bin/df",
+                      std::string("#!/bin/sh\necho Filesystem 1024-blocks\necho disk 1000000 ") +
+                          (full ? "999990 10 100% /\n" : "10 999990 1% /\n"));
+    fs::permissions(dir_ / "bin/df", fs::perms::owner_all);
+    const ProcessResult done = check();
+    EXPECT_EQ(done.exit_code == 0, !full) << done.out << done.err;
+    EXPECT_EQ(done.out.find("free in the work folder; a round needs") != std::string::npos, full)
+        << done.out;
+  }
+}
+
 TEST_F(CheckJob, AHungMountIsNamedAndDoesNotHangTheJob) {
   fs::remove(dir_ / "data.tokens");
   ASSERT_EQ(::mkfifo((dir_ / "data.tokens").c_str(), 0600), 0);
