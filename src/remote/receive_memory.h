@@ -5,8 +5,9 @@
 
 namespace xffl::remote {
 
-/// Of all downloads together, beyond the minimum of each: at a round trip of 50 ms, 5 Gbit/s.
-/// A reader that is slower than its server, because of its disk, holds its whole share.
+/// All downloads of this process divide 32 MiB, which allow 5 Gbit/s at a round trip of 50 ms. Each
+/// download has a minimum, so that many of them hold more together. A reader with a slow disk holds
+/// its whole share.
 inline MemoryShares& receive_memory() {
   static MemoryShares whole(32u << 20);
   return whole;

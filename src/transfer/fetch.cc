@@ -32,7 +32,7 @@ constexpr int kMaxFetches = 3;      // per chunk
 constexpr size_t kBlocksAhead = 4;  // queue of each stage, between the network and disk or hash
 // A pipe holds the blocks of the fuller queue, one in its stage's work and one that fills or waits.
 constexpr size_t kBlocksOfAPipe = kBlocksAhead + 2;
-constexpr size_t kPipesBytes = 64u << 20;  // of all pipes together, beyond their minimum
+constexpr size_t kPipesBytes = 64u << 20;  // the pipes divide it; each has a minimum beside it
 constexpr size_t kReadBytes = 1u << 20;
 constexpr std::chrono::seconds kFlushInterval{1};
 

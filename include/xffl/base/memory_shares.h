@@ -7,8 +7,8 @@
 
 namespace xffl {
 
-/// An amount of memory that its users divide equally: one transfer gets large buffers, and a
-/// hundred at once together need hardly more. Thread-safe.
+/// An amount of memory that its users divide equally: one transfer gets large buffers, and each of
+/// many simultaneous transfers gets small ones. Thread-safe.
 class MemoryShares {
  public:
   explicit constexpr MemoryShares(size_t total_bytes) : total_bytes_(total_bytes) {}
