@@ -19,8 +19,6 @@ uint64_t draw_below(SplitMix64& random, uint64_t bound) {
   return draw % bound;
 }
 
-constexpr uint64_t kNoEpoch = UINT64_MAX;
-
 }  // namespace
 
 std::vector<uint64_t> permutation(uint64_t n, uint64_t seed, uint64_t epoch) {
@@ -39,8 +37,7 @@ Sampler::Sampler(uint64_t num_sequences, uint64_t batch_size, uint64_t seed, int
       batch_size_(batch_size),
       seed_(seed),
       rank_(rank),
-      world_size_(world_size),
-      cached_epoch_(kNoEpoch) {
+      world_size_(world_size) {
   if (num_sequences == 0) throw Error(ErrorKind::kUsage, "cannot sample from 0 sequences");
   if (batch_size == 0) throw Error(ErrorKind::kUsage, "cannot sample batches of 0 sequences");
   if (world_size < 1 || rank < 0 || rank >= world_size) {
@@ -69,11 +66,9 @@ std::vector<uint64_t> Sampler::indices(uint64_t begin, uint64_t end) {
   for (uint64_t offset = to_first; offset < end - begin; offset += stride) {
     const uint64_t position = begin + offset;
     const uint64_t epoch = position / num_sequences_;
-    if (epoch != cached_epoch_) {
-      order_ = permutation(num_sequences_, seed_, epoch);
-      cached_epoch_ = epoch;
-    }
-    indices.push_back(order_[position % num_sequences_]);
+    if (!last_ || last_->number != epoch)
+      last_ = Epoch{epoch, permutation(num_sequences_, seed_, epoch)};
+    indices.push_back(last_->order[position % num_sequences_]);
   }
   return indices;
 }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace xffl::tokens {
@@ -32,8 +33,11 @@ class Sampler {
  private:
   uint64_t num_sequences_, batch_size_, seed_;
   int rank_, world_size_;
-  uint64_t cached_epoch_;
-  std::vector<uint64_t> order_;
+  struct Epoch {
+    uint64_t number;
+    std::vector<uint64_t> order;
+  };
+  std::optional<Epoch> last_;
 };
 
 }  // namespace xffl::tokens
