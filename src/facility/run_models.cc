@@ -147,12 +147,9 @@ RunModels::Model RunModels::first_model(const fs::path& folder, const std::strin
 }
 
 Hashes RunModels::hashes_of(const Model& model) {
+  if (known_.size() > kKnown && !known_.contains(model.folder)) known_.clear();
   Hashes& known = known_[model.folder];
   if (known && known->root_sha256() == model.root_sha256) return known;
-  if (known_.size() > kKnown) {
-    known_.clear();
-    return hashes_of(model);
-  }
   try {
     return known = checkpoint::load_hashes(model.folder, model.root_sha256, history_.file_writer());
   } catch (const Error& error) {
