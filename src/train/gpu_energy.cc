@@ -110,11 +110,11 @@ GpuEnergy::GpuEnergy(const std::string& pci_address) {
 
 GpuEnergy::~GpuEnergy() = default;
 
-std::optional<int64_t> GpuEnergy::millijoules() const {
+std::optional<int64_t> GpuEnergy::joules() const {
   if (!begin_) return std::nullopt;
   const std::optional<int64_t> now = library_->total();
   if (!now || *now < *begin_) return std::nullopt;
-  return *now - *begin_;
+  return (*now - *begin_) / 1000;
 }
 
 }  // namespace xffl::train

@@ -22,9 +22,9 @@ class GpuEnergy {
   GpuEnergy(const GpuEnergy&) = delete;
   GpuEnergy& operator=(const GpuEnergy&) = delete;
 
-  /// Millijoules since the construction. Absent where nothing was measured: no library, an older
+  /// Joules since the construction. Absent where nothing was measured: no library, an older
   /// GPU, a GPU in parts (MIG), whose counter includes other jobs, or a counter that began anew.
-  std::optional<int64_t> millijoules() const;
+  std::optional<int64_t> joules() const;
 
  private:
   class Library;

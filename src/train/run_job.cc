@@ -314,10 +314,10 @@ class JobRun {
   }
   // Absent from the report unless all ranks have measured.
   void measure_energy() {
-    const auto mine = energy_ ? energy_->millijoules() : std::nullopt;
+    const auto mine = energy_ ? energy_->joules() : std::nullopt;
     const int64_t measured = sum_over_ranks(group_, context_.device, mine ? 1 : 0);
     const int64_t sum = sum_over_ranks(group_, context_.device, mine.value_or(0));
-    if (measured == group_.size()) report_.gpu_energy_joules = sum / 1000;
+    if (measured == group_.size()) report_.gpu_energy_joules = sum;
   }
 
   // An early finish does not wait for the hash of the data.

@@ -33,37 +33,37 @@ TEST_F(GpuEnergyTest, IsTheDifferenceOfTwoCounts) {
   set_counter("9000000000000");
   const GpuEnergy energy(kAddress);
   set_counter("9000000012345");
-  EXPECT_EQ(energy.millijoules(), 12345);
+  EXPECT_EQ(energy.joules(), 12);
 }
 
 TEST_F(GpuEnergyTest, IsAbsentWhenTheCounterBeganAnew) {
   set_counter("5000");
   const GpuEnergy energy(kAddress);
   set_counter("10");
-  EXPECT_FALSE(energy.millijoules());
+  EXPECT_FALSE(energy.joules());
 }
 
 TEST_F(GpuEnergyTest, IsAbsentWithoutACounter) {
   const GpuEnergy none(kAddress);
-  EXPECT_FALSE(none.millijoules());
+  EXPECT_FALSE(none.joules());
   set_counter("5000");
   const GpuEnergy lost(kAddress);
   std::filesystem::remove(dir_ / "state");
-  EXPECT_FALSE(lost.millijoules());
+  EXPECT_FALSE(lost.joules());
 }
 
 TEST_F(GpuEnergyTest, IsAbsentForAGpuInParts) {
   set_counter("5000", "1");
   const GpuEnergy energy(kAddress);
   set_counter("6000", "1");
-  EXPECT_FALSE(energy.millijoules());
+  EXPECT_FALSE(energy.joules());
 }
 
 TEST_F(GpuEnergyTest, IsAbsentForAnotherGpuAndWithoutTheLibrary) {
   set_counter("5000");
-  EXPECT_FALSE(GpuEnergy("0000:00:00.0").millijoules());
+  EXPECT_FALSE(GpuEnergy("0000:00:00.0").joules());
   ::setenv("XFFL_NVML_LIBRARY", (dir_ / "none.so").c_str(), 1);
-  EXPECT_FALSE(GpuEnergy(kAddress).millijoules());
+  EXPECT_FALSE(GpuEnergy(kAddress).joules());
 }
 
 }  // namespace
