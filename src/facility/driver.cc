@@ -803,7 +803,8 @@ std::vector<Leftover> repeat_cancellations(Context& context, const FacilityName&
                                            std::stop_token stop,
                                            std::optional<std::chrono::seconds> longest) {
   std::vector<Leftover> all;
-  const auto began = SteadyClock::now();
+  const Clock& clock = context.services.clock;
+  const auto began = clock.monotonic();
   std::optional<ActionLimit> limit;
   for (const auto& [number, job_id] : context.history.unconfirmed_cancellations(name, before)) {
     // The folder's path does not depend on the round's model.
@@ -811,7 +812,8 @@ std::vector<Leftover> repeat_cancellations(Context& context, const FacilityName&
                                        {.rounds_published = number - 1, .model_sha256 = "0"});
     if (!plan) continue;
     if (longest && !limit) try {
-        limit.emplace(stop, [=] { return SteadyClock::now() - began >= *longest; });
+        limit.emplace(stop,
+                      [&clock, began, longest] { return clock.monotonic() - began >= *longest; });
       } catch (const Error& error) {  // no thread: nothing was done yet
         all.push_back({number, job_id, error.what()});
         continue;

@@ -49,6 +49,9 @@ void import_model(facility::Context& context);
 /// `stop`.
 std::jthread start_thread(const std::function<void()>& body, Clock& clock, std::stop_token stop);
 
+/// Whether the error of a system call is a lack of file descriptors, of the process or the system.
+bool lacks_descriptors(int error_number);
+
 /// Records the plan, once. The deadline of an evaluation counts from this record.
 void record_plan(facility::Context& context, const plan::RoundPlan& plan);
 

@@ -138,10 +138,6 @@ std::vector<history::Accepted> train_everywhere(facility::Context& context,
   return accepted;
 }
 
-bool lacks_descriptors(int error_number) {
-  return error_number == EMFILE || error_number == ENFILE;
-}
-
 // The drivers survive a lack of file descriptors, and so does the mean: this program or another one
 // closes its files again.
 std::vector<history::Accepted> publish_patiently(facility::Context& context,
@@ -247,6 +243,10 @@ void record_plan(facility::Context& context, const plan::RoundPlan& plan) {
   // The run's end waits for an evaluation, whether or not anybody can submit a job.
   if (plan.evaluates)
     context.first_submissions.note(plan.round, context.services.clock.monotonic());
+}
+
+bool lacks_descriptors(int error_number) {
+  return error_number == EMFILE || error_number == ENFILE;
 }
 
 std::jthread start_thread(const std::function<void()>& body, Clock& clock, std::stop_token stop) {

@@ -1,8 +1,10 @@
-// The coordinator's machine refuses threads: its limit of processes is reached.
+// The coordinator's machine refuses threads or file descriptors: a limit is reached.
 #include "support/refused_threads.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <cerrno>
 
 #include "run_parts.h"
 #include "small_federation.h"
@@ -24,6 +26,12 @@ TEST(StartThread, TriesAgainUntilTheSystemGrantsTheThread) {
   }
   EXPECT_TRUE(ran);
   EXPECT_EQ(clock.elapsed(), seconds(30));
+}
+
+TEST(LacksDescriptors, OfTheProcessOrOfTheSystem) {
+  EXPECT_TRUE(lacks_descriptors(EMFILE));
+  EXPECT_TRUE(lacks_descriptors(ENFILE));
+  for (const int other : {0, EACCES, EIO, ENOSPC}) EXPECT_FALSE(lacks_descriptors(other)) << other;
 }
 
 TEST(StartThread, EndsAtAStop) {

@@ -17,6 +17,7 @@
 #include <sstream>
 #include <thread>
 
+#include "run_parts.h"
 #include "support/await.h"
 #include "support/failing_call.h"
 #include "support/faulty_session.h"
@@ -704,17 +705,23 @@ TEST_F(Federation, LeftoverCancellationsShareALimit) {
   history::StatusFile live(folder.live(), clock_, &history);
   facility::Context context{
       parsed, folder, made, observer_, history, live, history.state().identity.value()};
+  std::chrono::seconds limit(1);
   int calls = 0;
   on_cancel_ = [&](const std::string&) -> bool {
     ++calls;
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     const std::stop_token stop = remote::StopScope::current();
+    clock_.advance(std::chrono::seconds(limit) - std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+    EXPECT_FALSE(stop.stop_requested()) << "a millisecond is left";
+    clock_.advance(std::chrono::milliseconds(1));
     while (!stop.stop_requested() && std::chrono::steady_clock::now() < until)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_TRUE(stop.stop_requested());
     throw Error(ErrorKind::kCancelled, "stopped while scancel ran");
   };
   const std::vector<facility::Leftover> left =
-      facility::repeat_cancellations(context, FacilityName("brno"), 3, {}, std::chrono::seconds(1));
+      facility::repeat_cancellations(context, FacilityName("brno"), 3, {}, limit);
   ASSERT_EQ(left.size(), 2u);
   EXPECT_EQ(left.front().round, 1);
   EXPECT_EQ(left.back().round, 2);
@@ -724,6 +731,13 @@ TEST_F(Federation, LeftoverCancellationsShareALimit) {
   }
   EXPECT_EQ(calls, 1) << "the second cancellation begins after the limit";
   EXPECT_FALSE(stop_.stop_requested());
+
+  limit = std::chrono::seconds(120);
+  log::set_file(folder_ / "log");
+  cancel_leftovers(context, 2, {});
+  log::set_file({});
+  EXPECT_EQ(calls, 2);
+  EXPECT_THAT(read_file(folder_ / "log", 1 << 20), HasSubstr("not confirmed within 120 s"));
 }
 
 // --- Budgets ---
