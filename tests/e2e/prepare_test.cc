@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <fstream>
 
@@ -105,6 +106,23 @@ class Prepare : public testing::Test {
   std::string text_ = "text/*.txt, text/more/*, text/a.txt";
   test::TempDir dir_;
 };
+
+// Without the folder's files the job would end well with less text.
+TEST_F(Prepare, AFolderThatCannotBeReadIsAnError) {
+  fs::create_directories(dir_ / "text/shut");
+  write_text("text/shut/c.txt", 100);
+  text_ = "text/*/*.txt";
+  write_config("sequence_length: 64");
+  fs::permissions(dir_ / "text/shut", fs::perms::none);
+  std::vector<std::string> argv = {kXffl, "prepare", "alba", "-p", dir_.path().string()};
+  if (::geteuid() == 0)  // root reads every folder unless it gives the capabilities up
+    argv.insert(argv.begin(), {"setpriv", "--bounding-set=-dac_override,-dac_read_search"});
+  const ProcessResult done = run_process({.argv = argv});
+  fs::permissions(dir_ / "text/shut", fs::perms::owner_all);
+  EXPECT_NE(done.exit_code, 0);
+  EXPECT_THAT(done.err, HasSubstr("a folder on the way cannot be read"));
+  EXPECT_FALSE(fs::exists(fs::path(alba().prepared.str()) / "train.tokens"));
+}
 
 TEST_F(Prepare, MakesTheShardsOfEncode) {
   const ProcessResult done = prepare();

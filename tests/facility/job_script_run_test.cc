@@ -65,6 +65,24 @@ TEST_F(SlurmScript, AReusedJobIdTrainsOnce) {
   EXPECT_EQ(text("ran.txt"), "x\nx\n");
 }
 
+// A loaded node or a slow file system may show two heartbeats as one.
+TEST_F(SlurmScript, AHeartbeatMayBeLateTwice) {
+  make_dirs(folder() / "claim");
+  write_file_atomic(folder() / "claim/owner", "41 " + std::string(32, 'a') + " feed 0\n");
+  write_file_atomic(folder() / "claim/beat-feed", "0\n");
+  write_file_atomic(folder() / "out/half", "x");
+  std::jthread other([beat = folder() / "claim/beat-feed"](std::stop_token stop) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2300));
+    for (int i = 1; !stop.stop_requested(); ++i) {
+      write_file_atomic(beat, std::to_string(i) + "\n");
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    }
+  });
+  EXPECT_THAT(run("41").out, HasSubstr("another job with the id 41 trains here"));
+  EXPECT_EQ(text("out/half"), "x");
+  EXPECT_EQ(text("ran.txt"), "");
+}
+
 TEST_F(SlurmScript, EveryStartLeavesItsTimes) {
   program("trainer", "exit 3\n");
   facility_.environment = {"set -eCu"};

@@ -27,20 +27,20 @@ class RankScript : public testing::TestWithParam<const char*> {
  protected:
   RankScript() {
     make_dirs(dir_ / "a1/out");
-    // PBS has two tasks on each host, and runs the script on host 7.
-    write_file_atomic(dir_ / "nodes", "node7\nnode7\nnode8\nnode8\n");
+    // PBS has two tasks on each host, and runs the script on host 9, whose name sorts last.
+    write_file_atomic(dir_ / "nodes", "node9\nnode9\nnode10\nnode10\n");
     program("bin/pbs_tmrsh", "export ON=$1\nshift\nexec \"$@\"\n");
     // Broker 1 of Flux answers before broker 0.
     program("bin/flux", R"sh(case "$*" in
   "getattr jobid") echo f2oLk ;;
-  "job id --to=dec f2oLk") echo 12 ;;
-  "exec --label-io --rank=all hostname") printf '1: node8\n0: node7\n' ;;
-  "exec --rank=1 "*) export ON=node8; shift 2; exec "$@" ;;
+  "job id --to=dec f2oLk") cat "$NUMBER" ;;
+  "exec --label-io --rank=all hostname") printf '1: node10\n0: node9\n' ;;
+  "exec --rank=1 "*) export ON=node10; shift 2; exec "$@" ;;
   *) echo "flux: unexpected $*" >&2; exit 1 ;;
 esac
 )sh");
     write_file_atomic(dir_ / "pe_hosts",
-                      "node7 2 all.q@node7 UNDEFINED\nnode8 2 all.q@node8 <NULL>\n");
+                      "node9 2 all.q@node9 UNDEFINED\nnode10 2 all.q@node10 <NULL>\n");
     program("bin/qrsh",
             "[ \"$1 $2\" = '-inherit -nostdin' ] || exit 1\nexport ON=$3\nshift 3\nexec \"$@\"\n");
     trainer("echo \"$RANK $LOCAL_RANK $LOCAL_WORLD_SIZE $WORLD_SIZE ${ON:-here} $MASTER_ADDR\"\n");
@@ -74,16 +74,18 @@ esac
                       job_script(facility_, spec, spec.key.name(),
                                  RemotePath((dir_ / "a1").string()), {"/x/xffl", "/x/xffl-train"}));
   }
-  ProcessResult run(const std::string& pbs_id = "12.server") {
+  ProcessResult run(const std::string& number = "12") {
     write_script();
-    return run_script({"bash", (dir_ / "job.sh").string()}, pbs_id);
+    return run_script({"bash", (dir_ / "job.sh").string()}, number);
   }
-  ProcessResult run_script(std::vector<std::string> argv, const std::string& pbs_id = "12.server") {
+  ProcessResult run_script(std::vector<std::string> argv, const std::string& number = "12") {
+    write_file_atomic(dir_ / "number", number + "\n");
     return run_process({.argv = std::move(argv),
                         .env = {{"PATH", (dir_ / "bin").string() + ":/usr/bin:/bin"},
                                 {"XFFL_CLAIM_BEAT", "1"},
-                                {"PBS_JOBID", pbs_id},
-                                {"JOB_ID", "12"},
+                                {"PBS_JOBID", number + ".server"},
+                                {"NUMBER", (dir_ / "number").string()},
+                                {"JOB_ID", number},
                                 {"PE_HOSTFILE", (dir_ / "pe_hosts").string()},
                                 {"PBS_NODEFILE", (dir_ / "nodes").string()}},
                         .inherit_env = false});
@@ -108,11 +110,27 @@ TEST_P(RankScript, EachRankRunsOnItsHost) {
   const ProcessResult result = run();
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_EQ(result.err, "");
-  EXPECT_THAT(ranks_of(result.out), ElementsAre("0 0 2 4 here node7", "1 1 2 4 here node7",
-                                                "2 0 2 4 node8 node7", "3 1 2 4 node8 node7"));
-  EXPECT_THAT(result.out, HasSubstr("on node7 node8"));
+  EXPECT_THAT(ranks_of(result.out), ElementsAre("0 0 2 4 here node9", "1 1 2 4 here node9",
+                                                "2 0 2 4 node10 node9", "3 1 2 4 node10 node9"));
+  EXPECT_THAT(result.out, HasSubstr("on node9 node10"));
   EXPECT_THAT(read_file(dir_ / "a1/claim/owner", 1000),
               testing::StartsWith(GetParam() == std::string("pbs") ? "12.server " : "12 "));
+}
+
+// Flux's ids have up to 20 digits, more than a shell calculates with.
+TEST_P(RankScript, EachIdGivesAPortForAllRanks) {
+  trainer("echo \"$MASTER_PORT\"\n");
+  for (const char* number : {"12", "0089", "1152921504606846975", "18446744073709551615"}) {
+    std::filesystem::remove_all(dir_ / "a1/claim");
+    const ProcessResult result = run(number);
+    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+    EXPECT_EQ(result.err, "") << number;
+    const std::vector<std::string> ports = ranks_of(result.out);
+    ASSERT_EQ(ports.size(), 4u) << result.out;
+    EXPECT_THAT(ports, testing::Each(ports[0]));
+    EXPECT_GE(std::stoi(ports[0]), 15000) << number;
+    EXPECT_LT(std::stoi(ports[0]), 32000) << number;
+  }
 }
 
 TEST_P(RankScript, ARankThatFailsEndsTheOthers) {
@@ -141,7 +159,7 @@ TEST_P(RankScript, AnotherNumberOfHostsIsAnError) {
   settings([](auto& values) { values.nodes = 3; });
   const ProcessResult result = run();
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.err, HasSubstr("the job has 2 hosts (node7 node8), expected 3"));
+  EXPECT_THAT(result.err, HasSubstr("the job has 2 hosts (node9 node10), expected 3"));
 }
 
 TEST_P(RankScript, AnotherJobOfTheAttemptLeavesAtOnce) {

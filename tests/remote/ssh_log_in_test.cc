@@ -294,6 +294,9 @@ TEST_F(SshLogIn, UsesTheAgentsCertificateAndItsExpiry) {
   agent.add(sshd.key());
   expect_works(*session);
   EXPECT_GT(credential_expiry(settings).value() - SystemClock().utc(), 119min);
+  sshd.certify("-1m:+1h", test::own_user());
+  agent.add(sshd.key());
+  EXPECT_GT(credential_expiry(settings).value() - SystemClock().utc(), 119min) << "the latest one";
   settings.agent = false;
   expect_kind(error_of([&] { expect_works(*make_ssh_session(settings)); }), ErrorKind::kAuth);
 }

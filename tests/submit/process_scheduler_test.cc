@@ -156,9 +156,9 @@ TEST_F(ProcessScheduler, CancelKillsAJobThatIgnoresSigterm) {
   EXPECT_EQ(status(id).native, "signal 9");
 }
 
-TEST_F(ProcessScheduler, CancelLetsAJobCleanUp) {
-  const JobId id =
-      start("trap 'touch cleaned; exit 0' TERM; touch ready; while :; do sleep 0.05; done");
+TEST_F(ProcessScheduler, CancelLetsAJobCleanUpForSeconds) {
+  const JobId id = start(
+      "trap 'sleep 2; touch cleaned; exit 0' TERM; touch ready; while :; do sleep 0.05; done");
   await([&] { return exists("ready"); });
   scheduler_->cancel({id, "job-a"}, {});
   EXPECT_TRUE(exists("cleaned"));

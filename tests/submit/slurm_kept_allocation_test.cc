@@ -115,6 +115,34 @@ TEST_F(KeptAllocationFiles, ReleaseClosesUnlessTaken) {
   }
 }
 
+// The job's script renames stay.planned between two calls of mv.
+TEST_F(KeptAllocationFiles, AnOfferBetweenTwoStepsKeepsNoAllocation) {
+  make_dirs(dir_ / "bin");
+  write_file_atomic(dir_ / "bin/mv", R"sh(#!/bin/sh
+case "$*" in *job.sh) exec /bin/mv "$@" ;; esac
+/bin/mv "$@"
+code=$?
+/bin/mv stay.planned stay.offered 2>/dev/null
+exit $code
+)sh");
+  fs::permissions(dir_ / "bin/mv", fs::perms::owner_all);
+  const auto run_slowly = [&](std::vector<std::string> argv) {
+    argv.insert(argv.begin(), {"env", "PATH=" + (dir_ / "bin").string() + ":/usr/bin:/bin"});
+    return run(argv);
+  };
+  put("planned");
+  EXPECT_EQ(run_slowly(release_command(kept())).exit_code, 0);
+  EXPECT_EQ(state(), ".closed");
+  for (const char* job : {"7", "8"}) {
+    fs::remove(folder() / "stay.closed");
+    put("planned");
+    EXPECT_EQ(read_take_result(run_slowly(
+                  take_command(kept(job), RemotePath(next().string()), "#!/bin/bash\n", false))),
+              TakeResult::kNone);
+    EXPECT_EQ(state(), ".closed") << job;
+  }
+}
+
 TEST(ReadTakeResult, RejectsUnexpectedOutput) {
   for (const CommandResult& answer :
        {CommandResult{0, "", ""}, CommandResult{0, "taken\nnone\n", ""},

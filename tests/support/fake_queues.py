@@ -108,7 +108,9 @@ def find_pbs(text):
 
 def qsub(words):
     options = {}
-    words = [w for w in words if w != "-f"]
+    if "-f" not in words:
+        fail("qsub: without -f a process stays in the background and holds the connection open")
+    words.remove("-f")
     for flag, value in zip(words[::2], words[1::2]):
         if not re.fullmatch("-[A-Za-z]", flag):
             fail(f"qsub: illegal option {flag}\nusage: qsub [-A account_string] ...", 2)

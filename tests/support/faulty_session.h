@@ -4,6 +4,8 @@
 // and stays down until reconnect(); or an operation takes effect and its reply is lost.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <functional>
 #include <limits>
 #include <map>
@@ -50,8 +52,18 @@ class FaultySession final : public remote::Session {
     return found == calls_.end() ? 0 : found->second;
   }
 
+  /// The longest time limit of a command.
+  std::chrono::milliseconds longest_limit() const {
+    const std::lock_guard lock(mutex_);
+    return longest_limit_;
+  }
+
   remote::CommandResult run(const std::vector<std::string>& argv, const std::string& stdin_text,
                             std::chrono::milliseconds timeout, std::stop_token stop) override {
+    {
+      const std::lock_guard lock(mutex_);
+      longest_limit_ = std::max(longest_limit_, timeout);
+    }
     return call("run", [&] { return inner_.run(argv, stdin_text, timeout, stop); });
   }
   std::optional<remote::FileInfo> stat(const RemotePath& path) override {
@@ -156,6 +168,7 @@ class FaultySession final : public remote::Session {
   bool down_ = false;
   std::map<std::string, int> replies_until_loss_;
   std::map<std::string, int> calls_;
+  std::chrono::milliseconds longest_limit_{0};
 };
 
 }  // namespace xffl::test

@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "checkpoint_json.h"
 #include "support/temp_dir.h"
 #include "xffl/base/file.h"
 #include "xffl/base/sha256.h"
@@ -31,6 +32,23 @@ TEST(DamagedFile, IsFoundAmongManyParts) {
     EXPECT_EQ(damaged_file(dir.path(), files), name) << "shorter";
     write_file_atomic(dir / name, good);
   }
+}
+
+TEST(CheckpointFiles, TheStateOfThousandsOfRanksIsRead) {
+  constexpr int kParts = 4096;
+  const test::TempDir dir;
+  Json files = Json::object();
+  for (int i = 0; i < kParts; ++i)
+    files["part-" + std::to_string(i)] = {{"size", 1024}, {"sha256", std::string(64, 'a')}};
+  const Json state = {{"of", {{"version", kOptimizerStateVersion}}},
+                      {"round", 1},
+                      {"name", "alba"},
+                      {"num_parts", kParts},
+                      {"outer_steps", 0},
+                      {"counts", {{0, 0, 0, 0}}},
+                      {"files", files}};
+  write_file_atomic(dir / "state.json", state.dump());
+  EXPECT_EQ(read_checkpoint_json(dir.path()), state);
 }
 
 }  // namespace

@@ -800,6 +800,22 @@ TEST_F(WholeJob, ContinuesUnderSettingsThatDoNotChangeTheWeights) {
   EXPECT_EQ(run(second).losses.size(), 2u);
 }
 
+// Earlier releases stored no accuracies.
+TEST_F(WholeJob, ContinuesFromACheckpointWithoutAccuracies) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  job::JobSpec first = resumable_job("old", {data}), second = resumable_job("old", {data}, 2);
+  for (job::JobSpec* spec : {&first, &second}) spec->validation = {{"it", data}};
+  run(first, 1, finish_after(2, first));
+  const fs::path file = fs::path(second.state_path) / "step-00000002/state.json";
+  Json state = parse_json(read_file(file, 1 << 20), file.string());
+  ASSERT_EQ(state.erase("accuracies") + state.erase("accuracy_before"), 2u);
+  write_file_atomic(file, state.dump());
+  const JobOutcome outcome = run(second);
+  EXPECT_EQ(outcome.losses.size(), 2u);
+  EXPECT_GT(outcome.report.validation.at(0).nll_before, 0);
+  EXPECT_EQ(outcome.report.validation.at(0).accuracy_before, 0);
+}
+
 TEST_F(WholeJob, ContinuesFromItsOwnIntactCheckpointOnly) {
   const std::string data = write_tokens("t.tokens", 8, 2, 20);
   const auto steps_after = [&](const std::string& name, const auto& change) {

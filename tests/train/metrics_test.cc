@@ -116,6 +116,17 @@ TEST(Metrics, AResumedJobReplacesTheLinesOfRepeatedSteps) {
                                                      format_metrics(metrics(3, 2.25)));
 }
 
+TEST(Metrics, AResumedJobKeepsThousandsOfLines) {
+  const test::TempDir dir;
+  std::string kept;
+  for (int64_t step = 1; step <= 20'000; ++step)
+    kept += format_metrics({step, 2.5, 1e-4, 0.75, 300, 0.5, 0});
+  ASSERT_GT(kept.size(), 2u << 20);
+  write_file_atomic(dir / "m.jsonl", kept + format_metrics({20'001, 2.5, 1e-4, 0.75, 300, 0.5, 0}));
+  MetricsFile resumed(dir / "m.jsonl", 20'000);
+  EXPECT_TRUE(read_file(dir / "m.jsonl", 1u << 30) == kept);
+}
+
 TEST(Metrics, ARestartedJobStartsAnEmptyFile) {
   const test::TempDir dir;
   MetricsFile(dir / "m.jsonl").append({1, 2.5, 1e-4, 0.75, 300, 0.5, 0});

@@ -47,6 +47,29 @@ TEST_F(Fetch, DownloadsManySmallFiles) {
   expect_complete();
 }
 
+// Rejects a query whose answer is longer than the output of one command.
+class CommandSession : public test::FakeSession {
+ public:
+  std::vector<remote::FileView> look(const RemotePath& folder,
+                                     std::span<const remote::FileQuery> files) override {
+    constexpr uint64_t kOutputBytes = 16u << 20, kHeaders = 1u << 20;
+    uint64_t bytes = kHeaders;
+    for (const remote::FileQuery& file : files) bytes += file.max_bytes;
+    if (bytes > kOutputBytes) throw Error(ErrorKind::kRemote, "the output is too long");
+    return FakeSession::look(folder, files);
+  }
+};
+
+TEST_F(Fetch, AQueryForSmallFilesFitsTheOutputOfOneCommand) {
+  files_.clear();
+  for (int i = 0; i < 6; ++i)
+    files_["part-" + std::to_string(i)] = noise(4u << 20, static_cast<uint64_t>(i));
+  CommandSession facility;
+  put_remote(facility, from_.str(), files_);
+  fetch(facility, from_, manifest_of(files_).root_sha256(), 1u << 30, to_, {});
+  expect_complete();
+}
+
 TEST_F(Fetch, MovesNothingWhenComplete) {
   fetch_now();
   link_.drop_after(0);

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "folders.h"
 
 namespace xffl::transfer {
@@ -39,6 +41,34 @@ class Push : public testing::Test {
 TEST_F(Push, UploadsAFolder) {
   EXPECT_EQ(push_now().moved_bytes, total(files_));
   expect_complete();
+}
+
+// Remembers the files that are on the disk.
+class SyncedSession : public test::FakeSession {
+ public:
+  void sync(const RemotePath& path) override {
+    FakeSession::sync(path);
+    synced_.insert(path.str());
+  }
+  void write(const RemotePath& path, uint64_t offset, std::span<const std::byte> bytes) override {
+    synced_.erase(path.str());
+    FakeSession::write(path, offset, bytes);
+  }
+  void rename(const RemotePath& from, const RemotePath& to) override {
+    if (to.filename() == "model.safetensors") renamed_when_synced += synced_.contains(from.str());
+    FakeSession::rename(from, to);
+  }
+  int renamed_when_synced = 0;
+
+ private:
+  std::set<std::string> synced_;
+};
+
+// A crash of the file server must not leave a complete name with missing bytes.
+TEST_F(Push, ALargeFileIsOnTheDiskBeforeItHasItsName) {
+  SyncedSession facility;
+  push(facility, dir_ / "model", manifest_of(files_, kChunk), to_, {});
+  EXPECT_EQ(facility.renamed_when_synced, 1);
 }
 
 TEST_F(Push, SendsNothingWhenComplete) {
