@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "support/await.h"
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -103,6 +104,37 @@ TEST(RunProcess, StopRequestEndsTheChild) {
     stop.request_stop();
   });
   EXPECT_EQ(run_process({.argv = {"sleep", "60"}}, stop.get_token()).exit_code, 128 + SIGTERM);
+}
+
+// The child creates the file `ready` after it has begun to ignore SIGTERM.
+ProcessSpec child_without_sigterm(const test::TempDir& dir) {
+  return {.argv = {"sh", "-c", "trap '' TERM; : >ready; exec sleep 30"}, .cwd = dir.path()};
+}
+
+TEST(RunProcess, TimeoutKillsAChildThatIgnoresSigterm) {
+  test::TempDir dir;
+  ProcessSpec spec = child_without_sigterm(dir);
+  spec.timeout = std::chrono::milliseconds(300);
+  ProcessResult result = run_process(spec);
+  // On a loaded machine SIGTERM may arrive too early.
+  while (!std::filesystem::exists(dir / "ready")) {
+    spec.timeout *= 2;
+    result = run_process(spec);
+  }
+  EXPECT_TRUE(result.timed_out);
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL);
+}
+
+TEST(RunProcess, StopRequestKillsAChildThatIgnoresSigterm) {
+  test::TempDir dir;
+  std::stop_source stop;
+  std::jthread stopper([&] {
+    EXPECT_TRUE(test::await([&] { return std::filesystem::exists(dir / "ready"); }));
+    stop.request_stop();
+  });
+  const ProcessResult result = run_process(child_without_sigterm(dir), stop.get_token());
+  EXPECT_FALSE(result.timed_out);
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL);
 }
 
 TEST(RunProcess, SurvivesAChildThatDoesNotReadStdin) {

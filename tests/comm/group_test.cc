@@ -13,7 +13,10 @@
 #include <functional>
 #include <numeric>
 #include <semaphore>
+#include <string>
 #include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <vector>
 
 #include "backend_group.h"
 #include "host_group.h"
@@ -265,6 +268,35 @@ TEST(Gloo, WaitForFirstExceedsTheTimeout) {
         EXPECT_NO_THROW(group.wait_for_first());
       },
       std::chrono::seconds(2));
+}
+
+// Notes the times at which a rank asks whether rank 0 has arrived.
+struct PolledStore final : c10d::HashStore {
+  using Clock = std::chrono::steady_clock;
+  bool check(const std::vector<std::string>& keys) override {
+    if (keys.at(0).starts_with("arrived/")) polls.push_back(Clock::now());
+    return HashStore::check(keys);
+  }
+  std::vector<Clock::time_point> polls;
+};
+
+// A pause that grows with the wait would delay the other ranks by more than the time-out.
+TEST(Gloo, WaitForFirstPollsOftenAfterALongWait) {
+  if (!has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  const auto store = c10::make_intrusive<PolledStore>();
+  test::run_ranks(2, [&](Group& world) {
+    const Rendezvous rendezvous{
+        world.rank(), 2, world.rank(), 2, "127.0.0.1", free_port(), std::chrono::seconds(60)};
+    BackendGroup group(gloo_maker(rendezvous), store, rendezvous);
+    if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(3));
+    group.wait_for_first();
+  });
+  const std::vector<PolledStore::Clock::time_point>& polls = store->polls;
+  ASSERT_GT(polls.size(), 3u);
+  auto shortest = PolledStore::Clock::duration::max();
+  for (size_t i = polls.size() - 3; i < polls.size(); ++i)
+    shortest = std::min(shortest, polls[i] - polls[i - 1]);
+  EXPECT_LT(shortest, std::chrono::milliseconds(250));
 }
 
 TEST(Gloo, WaitForFirstDetectsTheDeathOfRankZero) {

@@ -133,6 +133,11 @@ TEST(RemoteFacility, TransferMayUseOtherHosts) {
   EXPECT_FALSE(transfer.shell);
 }
 
+TEST(RemoteFacility, ALocalFacilityAfterItMayHaveRelativePaths) {
+  const std::string local = "  borea:\n    data: {train: it.tokens}\n";
+  EXPECT_THAT(parse(kSite + local).facilities.at(1).train_data, ElementsAre("/project/it.tokens"));
+}
+
 TEST(RemoteFacility, RemoteFilesAreNotCheckedOnThisMachine) {
   const test::TempDir project;
   write_file_atomic(project / "xffl.yaml", kSite);

@@ -38,6 +38,8 @@ std::string problems_of(const std::string& keys, const std::string& own = "") {
 TEST(Supported, AcceptsSupportedTrainings) {
   EXPECT_EQ(problems_of("sharding: full"), "");
   EXPECT_EQ(problems_of("sharding: hybrid"), "") << "groups of a machine's ranks";
+  EXPECT_EQ(problems_of("sharding: hybrid\n  groups: {count: 2}"), "")
+      << "a group may have fewer ranks than its machine";
   EXPECT_EQ(problems_of("pipeline: {stages: 2}\n  freeze: ['*norm*']"), "");
   EXPECT_EQ(problems_of("pipeline: {stages: 2}\n  lora: {rank: 4}"), "");
   EXPECT_EQ(problems_of("lora: {rank: 4}\n  freeze: ['*.lora_A.weight']"), "");
@@ -99,6 +101,13 @@ TEST(Supported, GroupsAreCheckedWithTheRanksOfAGroup) {
                           "training: {sharding: none, shard_group_size: 0}"),
               AllOf(HasSubstr("training.shard_group_size is 8, which does not divide the 4 ranks"),
                     HasSubstr("('alba')")));
+}
+
+// A stage's ranks divide the batch, not all ranks of the job.
+TEST(Supported, PipelinesAreCheckedWithTheRanksOfAStage) {
+  EXPECT_THAT(problems_of("pipeline: {stages: 2}\n  precision: bf16\n  gradient_dtype: bf16"),
+              AllOf(HasSubstr("with 2 micro-batches a step on each rank"), HasSubstr("('borea')"),
+                    testing::Not(HasSubstr("('alba')"))));
 }
 
 // Groups with data of different sizes would have different numbers of steps.

@@ -108,6 +108,17 @@ TEST_F(Deploy, ANewBundleMovesTheLinkAndTheOldOneStays) {
   EXPECT_TRUE(deployed(*session_, workdir()).empty());
 }
 
+// `xffl deploy` was killed between the two steps that move the link.
+TEST_F(Deploy, ALeftoverLinkIsReplaced) {
+  deploy_now(*session_);
+  const std::string old = bundle_.name;
+  fs::create_directory_symlink(old, programs() / ".current.new");
+  bundle_ = make_bundle("exec echo xffl-train 0.1.0");
+  deploy_now(*session_);
+  EXPECT_EQ(current(), bundle_.name);
+  EXPECT_FALSE(fs::is_symlink(programs() / old / bundle_.name));
+}
+
 TEST_F(Deploy, ABundleThatDoesNotStartIsNotPromoted) {
   deploy_now(*session_);
   const std::string good = current();

@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 #include "support/temp_dir.h"
 #include "xffl/base/file.h"
 #include "xffl/history/store.h"
@@ -41,6 +44,22 @@ TEST(NetworkFileSystem, IsThatOfTheDeepestMount) {
   EXPECT_EQ(kind("/last/x"), "nfs");
   EXPECT_EQ(kind("/elsewhere"), "");
   EXPECT_EQ(network_file_system("/home", dir.path() / "none"), "");
+}
+
+TEST(NetworkFileSystem, HasOneOfTheseKinds) {
+  const std::vector<std::string> kinds = {
+      "nfs",         "nfs4",         "lustre",         "gpfs",         "beegfs",    "ceph",
+      "cifs",        "smb3",         "smbfs",          "panfs",        "wekafs",    "afs",
+      "coda",        "orangefs",     "pvfs2",          "glusterfs",    "gfs2",      "ocfs2",
+      "quobyte",     "fuse.sshfs",   "fuse.glusterfs", "fuse.ceph",    "fuse.s3fs", "fuse.rclone",
+      "fuse.cvmfs2", "fuse.juicefs", "fuse.gcsfuse",   "fuse.quobyte", "fuse.mfs"};
+  const test::TempDir dir;
+  std::string mounts;
+  for (const std::string& kind : kinds)
+    mounts += "server /kinds/" + kind + " " + kind + " rw 0 0\n";
+  write_file_atomic(dir / "mounts", mounts);
+  for (const std::string& kind : kinds)
+    EXPECT_EQ(network_file_system("/kinds/" + kind, dir / "mounts"), kind);
 }
 
 }  // namespace

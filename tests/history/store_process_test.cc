@@ -104,10 +104,15 @@ TEST(JournalProcess, ASecondWriterInOneProcessIsRejected) {
 // The lock does not tell a copied run folder: xffl/history/run_location.h does.
 TEST(JournalProcess, StaleLockTextHoldsNothing) {
   const test::TempDir dir;
+  const fs::path path = dir / "journal.db";
   std::ofstream(dir / "journal.db.lock")
-      << R"({"host":"another-host","pid":1,"start_ticks":1,"since":"2026-01-01T00:00:00.000Z"})";
-  EXPECT_EQ(lock_holder(dir / "journal.db"), "");
-  EXPECT_EQ(Store::open(dir / "journal.db")->append({.kind = "tick"}).seq, 1);
+      << R"({"host":")" << std::string(200, 'h')
+      << R"(","pid":1,"start_ticks":1,"since":"2026-01-01T00:00:00.000Z"})";
+  EXPECT_EQ(lock_holder(path), "");
+  const auto journal = Store::open(path);
+  EXPECT_EQ(journal->append({.kind = "tick"}).seq, 1);
+  EXPECT_THAT(lock_holder(path), HasSubstr("pid " + std::to_string(::getpid()) + " on "))
+      << "nothing of the longer text stays";
 }
 
 TEST(JournalProcess, IsValidAfterAKillAtEveryAppend) {

@@ -131,6 +131,8 @@ TEST(Journal, IsThreadSafe) {
 TEST(Journal, FilesArePrivateWhateverTheUmask) {
   const test::TempDir dir;
   for (const std::string mirror : {"new", "copied", "rewritten"}) {
+    for (const auto& entry : fs::directory_iterator(dir.path()))
+      fs::permissions(entry.path(), fs::perms{0644});  // as in a copy of the run's folder
     if (mirror == "rewritten") std::ofstream(dir / "journal.jsonl") << "damaged\n";
     const mode_t before = ::umask(0);
     const auto journal = Store::open(dir / "journal.db");

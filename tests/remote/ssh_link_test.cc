@@ -1,4 +1,5 @@
 // One connection to a real sshd, with and without faults.
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
 
@@ -520,6 +521,17 @@ TEST_F(SshLink, ConnectsThroughTwoJumpHosts) {
   const auto session = make_ssh_session(through({&outer, &middle}, inner));
   for (int i = 0; i < 2; ++i) expect_works(*session);
   for (const test::Sshd* host : {&outer, &middle, &inner}) EXPECT_EQ(host->connections(), 1);
+}
+
+// libssh makes the socket blocking while it connects.
+TEST_F(SshLink, TheSocketOfAConnectionIsNonBlocking) {
+  test::Sshd jump, inner;
+  for (const SshSettings& settings : {jump.settings(), through({&jump}, inner)}) {
+    Connector connector(settings);
+    connector.get()->with([](ssh_session session) {
+      EXPECT_NE(::fcntl(ssh_get_fd(session), F_GETFL) & O_NONBLOCK, 0);
+    });
+  }
 }
 
 // Other facilities behind the jump host have used a part of its limit.

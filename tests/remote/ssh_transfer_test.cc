@@ -1,6 +1,7 @@
 // Bulk transfers over one or several connections to a real sshd.
 #include "ssh_transfer.h"
 
+#include <fcntl.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -239,11 +240,13 @@ TEST_F(SshTransfer, AStopEndsAnUploadThatWaitsForRoom) {
   for (const pid_t pid : frozen) ::kill(pid, SIGSTOP);
   int queued = 0;
   connection->with([&](ssh_session session) {
+    ASSERT_NE(::fcntl(ssh_get_fd(session), F_GETFL) & O_NONBLOCK, 0);  // the sends would wait
     const int no_limit = 0;
     ::setsockopt(ssh_get_fd(session), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &no_limit, sizeof no_limit);
     for (int i = 0; i < 400; ++i) ssh_send_ignore(session, std::string(20'000, 'x').c_str());
-    ::ioctl(ssh_get_fd(session), SIOCOUTQ, &queued);
+    ASSERT_EQ(::ioctl(ssh_get_fd(session), SIOCOUTQ, &queued), 0);
   });
+  if (HasFatalFailure()) return;
   if (queued < 1'200'000) GTEST_SKIP() << "this kernel queues " << queued << " bytes";
   UploadFlow flow({connection}, "write /file");
   std::this_thread::sleep_for(200ms);  // the flow measures the queue every 100 ms

@@ -246,12 +246,14 @@ TEST(GridEngineAccounting, ReadsTheCauseOfAnEnd) {
   EXPECT_EQ(accounted(record("9", "0", "0", "deleted_by   NONE\n")).state, JobState::kEnded);
 }
 
-TEST(GridEngineAccounting, ARescheduledStartIsNoEnd) {
-  const std::string first = record("9", "25  : rescheduling", "0");
-  const auto rows = kCommands.read_accounting(first + "xffl-end\n");
-  ASSERT_TRUE(rows);
-  EXPECT_THAT(*rows, IsEmpty());
-  EXPECT_EQ(accounted(first + record("9", "0", "0")).native, "exit status 0");
+TEST(GridEngineAccounting, ARescheduledOrMigratedStartIsNoEnd) {
+  for (const char* failed : {"25  : rescheduling", "24  : migrating"}) {
+    const std::string first = record("9", failed, "0");
+    const auto rows = kCommands.read_accounting(first + "xffl-end\n");
+    ASSERT_TRUE(rows) << failed;
+    EXPECT_THAT(*rows, IsEmpty()) << failed;
+    EXPECT_EQ(accounted(first + record("9", "0", "0")).native, "exit status 0") << failed;
+  }
 }
 
 TEST(GridEngineAccounting, AMalformedRecordIsSkipped) {

@@ -6,9 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
 
 #include "support/temp_dir.h"
 #include "xffl/base/file.h"
+#include "xffl/base/resources.h"
 #include "xffl/train/device.h"
 
 namespace xffl::train {
@@ -48,6 +52,29 @@ TEST(Environment, PeakMemoryIsInBytes) {
   const at::Tensor held = at::ones({16 << 20}, at::kFloat);
   EXPECT_GE(peak_memory_bytes(at::kCPU), 64 << 20);
   EXPECT_EQ(held.nbytes(), size_t{64} << 20);
+}
+
+TEST(Environment, RanksShareTheCpusUnlessAVariableCountsThem) {
+  using Variables = std::map<std::string, std::string>;
+  const auto threads = [](int wanted, int ranks, const Variables& variables) {
+    comm::Rendezvous rendezvous;
+    rendezvous.local_world_size = ranks;
+    const auto value_of = [&](const std::string& name) -> std::optional<std::string> {
+      const auto found = variables.find(name);
+      return found == variables.end() ? std::nullopt : std::optional(found->second);
+    };
+    return choose_threads(wanted, rendezvous, value_of);
+  };
+  const int cpus = available_cpus();
+  const Variables both{{"OMP_NUM_THREADS", "5"}, {"SLURM_CPUS_PER_TASK", "1"}};
+  EXPECT_EQ(threads(3, 2, both), 3);
+  EXPECT_EQ(threads(0, 2, both), 5);
+  EXPECT_EQ(threads(0, 1, {{"SLURM_CPUS_PER_TASK", "1"}}), 1);
+  EXPECT_EQ(threads(0, cpus, {{"SLURM_CPUS_PER_TASK", std::to_string(cpus + 1)}}), cpus);
+  EXPECT_EQ(threads(0, 1, {}), cpus);
+  EXPECT_EQ(threads(0, 1, {{"OMP_NUM_THREADS", "all"}}), cpus);
+  EXPECT_EQ(threads(0, cpus, {}), 1);
+  EXPECT_EQ(threads(0, cpus + 1, {}), 1) << "more ranks than CPUs";
 }
 
 TEST(Environment, InterfacesAreUpAndNotLoopback) {

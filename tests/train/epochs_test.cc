@@ -82,6 +82,12 @@ TEST(Epochs, StepsCountOverTheFederation) {
   EXPECT_EQ(round_positions(0.5, 1, 25).count() + round_positions(0.5, 2, 25).count(), 25u);
 }
 
+TEST(Epochs, AnUnknownNumberOfRoundsEndsWithThisRound) {
+  const job::TrainingSpec second = with_steps_of_epochs(training_of(0.5, 4, 0), 2, 25);
+  EXPECT_EQ(second.first_step, 4);
+  EXPECT_EQ(second.schedule.total_steps, 7);
+}
+
 TEST(Epochs, ARoundWithoutASequenceIsRefused) {
   try {
     with_steps_of_epochs(training_of(0.01, 4, 10), 1, 10);

@@ -293,6 +293,16 @@ TEST_F(WholeJob, AStopAfterACheckpointWritesNoOther) {
   EXPECT_EQ(num_saved, 1);
 }
 
+// With a report the coordinator would take the steps for saved.
+TEST_F(WholeJob, AStopWithoutItsCheckpointHasNoReport) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  job::JobSpec spec = resumable_job("unsaved", {data});
+  spec.state_path = data;  // a file
+  EXPECT_EQ(test::kind_of([&] { run(spec, 1, finish_after(2, spec)); }), ErrorKind::kIo);
+  EXPECT_EQ(num_lines(spec.metrics_path), 2u);
+  EXPECT_FALSE(fs::exists(spec.report_path));
+}
+
 TEST_F(WholeJob, AStopBetweenCheckpointsLosesNoStep) {
   const std::string data = write_tokens("t.tokens", 8, 2, 20);
   job::JobSpec first = resumable_job("between", {data}),

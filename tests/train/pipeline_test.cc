@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <chrono>
 #include <random>
+#include <thread>
 
 #include "support/ranks.h"
 #include "support/temp_dir.h"
@@ -62,7 +64,7 @@ at::Tensor all_of(const llama::Values& values, const llama::ParameterSpec& spec)
   return all;
 }
 
-class PipelineTraining : public testing::TestWithParam<Setting> {
+class PipelineModel : public testing::Test {
  protected:
   void SetUp() override {
     if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
@@ -74,6 +76,16 @@ class PipelineTraining : public testing::TestWithParam<Setting> {
       return out;
     };
     llama::write_model(dir_ / "base", config, specs, value, checkpoint::Dtype::kF32);
+  }
+
+  test::TempDir dir_;
+};
+
+class PipelineTraining : public PipelineModel, public testing::WithParamInterface<Setting> {
+ protected:
+  void SetUp() override {
+    PipelineModel::SetUp();
+    if (IsSkipped()) return;
     std::mt19937 random(3);
     tokens::TokenShardWriter writer(dir_ / "t.tokens", kVocabulary, 40, false);
     for (int i = 0; i < 30; ++i) {
@@ -144,8 +156,6 @@ class PipelineTraining : public testing::TestWithParam<Setting> {
     });
     return all;
   }
-
-  test::TempDir dir_;
 };
 
 TEST_P(PipelineTraining, EqualsOneStageBitForBit) {
@@ -212,6 +222,28 @@ TEST(Pipeline, RejectsStagesThatDoNotDivideTheRanks) {
   const Error error = test::error_of([&] { Pipeline(*single_rank, 2, at::kCPU); });
   EXPECT_EQ(error.kind(), ErrorKind::kConfig);
   EXPECT_NE(std::string(error.what()).find("does not divide the 1 ranks"), std::string::npos);
+}
+
+// Rank 0 writes the first unit for longer than the time-out.
+TEST_F(PipelineModel, RanksWaitForTheWritingOfAUnit) {
+  test::run_ranks(
+      2,
+      [&](comm::Group& world) {
+        job::TrainingSpec training;
+        training.sharding = job::Sharding::kFull;
+        Pipeline pipeline(world, 1, at::kCPU);
+        const ShardGroups shard_groups(pipeline.data(), training, 2);
+        const LoadedModel model = load_model(dir_ / "base", {.with_gradients = true,
+                                                             .sharding = training.sharding,
+                                                             .groups = shard_groups.groups()});
+        MasterStream masters(model, world, pipeline, at::kCPU);
+        if (world.rank() == 0) {
+          masters.values(0);
+          std::this_thread::sleep_for(std::chrono::seconds(5));
+        }
+        EXPECT_NO_THROW(masters.finish());
+      },
+      std::chrono::seconds(2));
 }
 
 // A thread reads pieces of 32768 elements.

@@ -134,6 +134,20 @@ def test_an_unwritable_best_snapshot_falls_back_to_the_one_before(setting):
     assert {r["name"]: r["nll_after"] for r in outcome.report["validation"]} == left["validation"]
 
 
+def test_a_last_model_that_beats_the_best_snapshot_is_kept(setting):
+    """Large steps make all models worse than the input model. The disk is full for the last snapshot."""
+    folder, job = setting
+    changes = STOPPED | dict(learning_rate=0.3, early_stop_patience=2)
+    outcome = harness.train(job("last-is-best", **changes), **harness.path_faults(XFFL_FULL_FOR="best-00000004"))
+    assert any("best snapshot not saved" in output for output in outcome.output)
+    _, validations = steps_of(outcome)
+    before = sum(r["nll_before"] for r in outcome.report["validation"]) / 2
+    first, last = (sum(m["validation"].values()) / 2 for m in validations)
+    assert before < last < first, "two worse ones, the last better than the first"
+    assert outcome.report["steps"] == 4
+    assert {r["name"]: r["nll_after"] for r in outcome.report["validation"]} == validations[-1]["validation"]
+
+
 def test_a_full_disk_for_metrics_does_not_stop_training(setting):
     folder, job = setting
     outcome = harness.train(job("disk-full", metrics_path="/dev/full", validation_interval=2), 2)
