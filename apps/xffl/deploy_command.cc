@@ -141,12 +141,14 @@ void deploy_bundle(const DeployOptions& options) {
   if (options.remove)
     return (has_image ? remove_images : remove_bundles)(services, facility, !options.yes,
                                                         signals.token());
-  if (has_image) return deploy_image(options, facility, services, signals.token());
+  config::Facility polled = facility;
+  polled.poll_interval = experiment.poll_interval(facility);
+  if (has_image) return deploy_image(options, polled, services, signals.token());
   if (options.bundle.empty())
     throw Error(ErrorKind::kUsage,
                 "expected the archive of a bundle, as scripts/package.sh writes it, or --remove");
   const deploy::Bundle bundle = deploy::read_bundle(options.bundle);
-  const deploy::Deployed done = deploy_now(facility, services, bundle, signals.token());
+  const deploy::Deployed done = deploy_now(polled, services, bundle, signals.token());
   std::printf("%s: %s %s, and starts there: %s\n", options.facility.c_str(), bundle.name.c_str(),
               done.was_there ? "was in place and is intact" : "is in place", done.started.c_str());
   const std::string program = done.program.str();

@@ -54,7 +54,8 @@ class JobPlacer final : public Placer {
       : shape_(shape_of(facility, script)),
         script_(script.text),
         on_state_(on_state),
-        job_(facility, services, job_place(facility.workdir, name), std::move(stop), on_state) {}
+        job_(facility, facility.poll_interval, services, job_place(facility.workdir, name),
+             std::move(stop), on_state) {}
 
   remote::Session& session() const { return job_.session(); }
 
@@ -158,7 +159,8 @@ void cancel_jobs(const config::Facility& facility, facility::Services& services,
   }
   for (const std::string& name : names) {
     if (!name.starts_with(kBundleJobs) && !name.starts_with(kImageJobs)) continue;
-    facility::SideJob job(facility, services, job_place(facility.workdir, name), stop, on_state);
+    facility::SideJob job(facility, facility.poll_interval, services,
+                          job_place(facility.workdir, name), stop, on_state);
     if (!job.is_under_way()) continue;
     job.cancel();
     if (on_state) on_state("job " + job.id().str() + " is cancelled");

@@ -50,9 +50,10 @@ seconds gone_for_good(const config::Facility& facility) {
 
 }  // namespace
 
-SideJob::SideJob(const config::Facility& facility, Services& services, SidePlace place,
-                 std::stop_token stop, OnState on_state)
+SideJob::SideJob(const config::Facility& facility, milliseconds poll_interval, Services& services,
+                 SidePlace place, std::stop_token stop, OnState on_state)
     : facility_(facility),
+      poll_interval_(poll_interval),
       services_(services),
       place_(std::move(place)),
       stop_(std::move(stop)),
@@ -114,6 +115,7 @@ void SideJob::submit(const config::Facility& shape, std::vector<remote::NewFile>
       .name = job_name(),
       .script = job_script(shape, spec, job_name(), folder(), services_.programs, std::nullopt),
       .folder = folder(),
+      .may_requeue = shape.may_requeue,
       .nodes_folder = shape.on_compute_nodes(folder())};
   const auto scheduler = services_.scheduler(shape, session_);
   try {
@@ -128,7 +130,7 @@ void SideJob::submit(const config::Facility& shape, std::vector<remote::NewFile>
 }
 
 bool SideJob::follow(const std::function<bool()>& look) {
-  const milliseconds pause = std::max<milliseconds>(facility_.poll_interval, milliseconds(500));
+  const milliseconds pause = std::max(poll_interval_, milliseconds(500));
   auto next_query = services_.clock.monotonic();
   Clock::MonotonicTime alive_until = next_query;
   bool is_there = true;

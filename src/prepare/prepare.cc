@@ -69,7 +69,8 @@ class Preparation {
         facility_(facility),
         services_(services),
         callbacks_(callbacks),
-        job_(facility, services, place(facility), std::move(stop), callbacks.on_state) {}
+        job_(facility, experiment.poll_interval(facility), services, place(facility),
+             std::move(stop), callbacks.on_state) {}
 
   Outcome run(bool again) {
     const PrepareJob options = prepare_job(experiment_, facility_);

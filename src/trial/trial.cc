@@ -83,7 +83,8 @@ class Trial {
         version_(options.version),
         shape_(job_shape(facility, services.programs, options)),
         settings_(settings_hash(experiment, facility, services.programs)),
-        job_(facility, services, place(), std::move(stop), callbacks.on_state) {}
+        job_(facility, experiment.poll_interval(facility), services, place(), std::move(stop),
+             callbacks.on_state) {}
 
   Kept run() {
     const auto earlier = find_kept(experiment_, facility_.name);

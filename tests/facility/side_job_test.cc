@@ -24,7 +24,6 @@ config::Facility alba() {
   config::Facility facility;
   facility.name = FacilityName("alba");
   facility.scheduler = submit::QueueSettings("slurm");
-  facility.poll_interval = seconds(1);
   return facility;
 }
 
@@ -33,7 +32,7 @@ TEST(SideJob, IsFencedWhenItCannotBeFound) {
   test::FakeServices fake;
   fake.session->make_dirs(RemotePath("/w/prepare/job1"));
   const config::Facility facility = alba();
-  SideJob job(facility, fake.services, kPlace, {}, {});
+  SideJob job(facility, seconds(1), fake.services, kPlace, {}, {});
   ASSERT_EQ(job.number(), 1);
   EXPECT_FALSE(job.is_under_way());
   EXPECT_TRUE(fake.session->stat(job.folder() / plan::kFence)) << "it may start late";
@@ -55,7 +54,7 @@ TEST(SideJob, IsUnderWayUntilItHasEnded) {
     test::FakeServices fake;
     submitted_job(fake, state);
     const config::Facility facility = alba();
-    SideJob job(facility, fake.services, kPlace, {}, {});
+    SideJob job(facility, seconds(1), fake.services, kPlace, {}, {});
     const bool has_ended = state == JobState::kEnded;
     EXPECT_EQ(job.is_under_way(), !has_ended) << submit::to_string(state);
     EXPECT_EQ(fake.session->stat(job.folder() / plan::kFence).has_value(), has_ended)
@@ -67,7 +66,7 @@ TEST(SideJob, IsFencedAheadOfItsCancellation) {
   test::FakeServices fake;
   const JobId id = submitted_job(fake, submit::JobState::kPending);
   const config::Facility facility = alba();
-  SideJob job(facility, fake.services, kPlace, {}, {});
+  SideJob job(facility, seconds(1), fake.services, kPlace, {}, {});
   ASSERT_TRUE(job.is_under_way());
   job.cancel();
   EXPECT_TRUE(fake.session->stat(job.folder() / plan::kFence));
@@ -75,12 +74,27 @@ TEST(SideJob, IsFencedAheadOfItsCancellation) {
   EXPECT_FALSE(job.is_under_way()) << "it will do no work";
 }
 
+// The interval is the policy's: the facility has none of its own.
+TEST(SideJob, IsPolledOnceInEachInterval) {
+  test::FakeServices fake;
+  const JobId id = submitted_job(fake, submit::JobState::kPending);
+  const config::Facility facility = alba();
+  std::chrono::nanoseconds seen{0};
+  SideJob job(facility, minutes(2), fake.services, kPlace, {}, [&](const std::string& message) {
+    if (message.ends_with(" runs")) seen = fake.clock.elapsed();
+  });
+  ASSERT_TRUE(job.is_under_way());
+  fake.clock.on_sleep = [&] { fake.cluster.set_state(id, submit::JobState::kRunning); };
+  EXPECT_TRUE(job.follow([&] { return fake.clock.elapsed() > minutes(3); }));
+  EXPECT_EQ(seen, minutes(2));
+}
+
 // A shared file system shows the report a moment after the job's end.
 TEST(SideJob, TheReportOfALongJobMayBeLate) {
   test::FakeServices fake;
   const JobId id = submitted_job(fake, submit::JobState::kRunning);
   const config::Facility facility = alba();
-  SideJob job(facility, fake.services, kPlace, {}, {});
+  SideJob job(facility, seconds(1), fake.services, kPlace, {}, {});
   ASSERT_TRUE(job.is_under_way());
   fake.clock.on_sleep = [&] {
     if (fake.clock.elapsed() >= minutes(5)) fake.cluster.set_state(id, submit::JobState::kEnded);
@@ -92,7 +106,7 @@ TEST(SideJob, TheEndOfALongOutputHidesASecretThatItCuts) {
   test::FakeServices fake;
   const config::Facility facility = alba();
   fake.session->make_dirs(RemotePath("/w/prepare/job1"));
-  SideJob job(facility, fake.services, kPlace, {}, {});
+  SideJob job(facility, seconds(1), fake.services, kPlace, {}, {});
   EXPECT_EQ(job.last_output(), "\n  (no output)");
   const std::string lines(1490, '.');  // 1500 bytes are shown
   for (const std::string secret :

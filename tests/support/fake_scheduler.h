@@ -18,6 +18,7 @@ namespace xffl::test {
 struct FakeJob {
   JobId id;
   std::string name;
+  bool may_requeue = true;
   submit::JobState state = submit::JobState::kPending;
 };
 
@@ -27,6 +28,10 @@ class FakeCluster {
     const std::lock_guard lock(mutex_);
     for (FakeJob& job : jobs_)
       if (job.id == id) job.state = state;
+  }
+  std::vector<FakeJob> jobs() {
+    const std::lock_guard lock(mutex_);
+    return jobs_;
   }
 
   std::optional<submit::ClockOffset> clock;  // of the scheduler
@@ -45,7 +50,8 @@ class FakeScheduler final : public submit::Scheduler {
   JobId submit(const submit::JobRequest& request, std::stop_token stop) override {
     if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped before submission");
     const std::lock_guard lock(cluster_.mutex_);
-    cluster_.jobs_.push_back({JobId(std::to_string(1000 + cluster_.jobs_.size())), request.name});
+    cluster_.jobs_.push_back(
+        {JobId(std::to_string(1000 + cluster_.jobs_.size())), request.name, request.may_requeue});
     return cluster_.jobs_.back().id;
   }
 

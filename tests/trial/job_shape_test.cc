@@ -7,14 +7,20 @@
 #include "support/fake_session.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
+#include "support/tiny_model.h"
 #include "xffl/base/file.h"
 #include "xffl/config/load.h"
 #include "xffl/facility/job_script.h"
+#include "xffl/job/check_report.h"
 #include "xffl/job/job_spec.h"
+#include "xffl/submit/slurm.h"
 #include "xffl/trial/trial.h"
 
 namespace xffl::trial {
 namespace {
+
+using testing::HasSubstr;
+using testing::IsSupersetOf;
 
 TEST(NodePaths, AreThoseOfTheComputeNodes) {
   config::Facility facility;
@@ -41,8 +47,7 @@ TEST(NodePaths, OfLibrariesAreNotTranslated) {
 
 // A round has 4 steps of 48 sequences on 4 nodes.
 config::Experiment experiment_in(const std::filesystem::path& folder) {
-  make_dirs(folder / "model");
-  write_file_atomic(folder / "model/config.json", "{}");
+  test::write_tiny_model(folder / "model", test::kTinyRows, [](size_t) { return 0.0f; });
   return config::parse_experiment(
       "project: p\nmodel: model\nrounds: 3\ntraining: {steps_per_round: 4, batch_size: 48, "
       "micro_batch_size: 1}\nfacilities:\n  alba:\n    scheduler: slurm\n    slurm: {nodes: 4, "
@@ -51,40 +56,72 @@ config::Experiment experiment_in(const std::filesystem::path& folder) {
       "xffl.yaml", folder);
 }
 
+class CheckByJob : public testing::Test {
+ protected:
+  CheckByJob() { facility_.library_path = {"/opt/fabric"}; }
+  // Calls `on_submission` once the job is submitted.
+  Kept check(const std::function<void()>& on_submission, std::stop_token stop = {}) {
+    return check_by_job(experiment_, facility_, services_, {.nodes = 1}, std::move(stop),
+                        {.on_state = [&](const std::string&) { on_submission(); }});
+  }
+  // Of the job.
+  RemotePath file(std::string_view name) const {
+    const RemotePath checks("/scratch/xffl.checks");
+    return checks / session_->list(checks).at(0) / "job1" / name;
+  }
+
+  const test::TempDir dir_;
+  config::Experiment experiment_ = experiment_in(dir_.path());
+  config::Facility& facility_ = experiment_.facilities.front();
+  test::FakeClock clock_;
+  test::FakeCluster cluster_;
+  const std::shared_ptr<test::FakeSession> session_ = std::make_shared<test::FakeSession>();
+  const std::shared_ptr<test::FakeScheduler> scheduler_ =
+      std::make_shared<test::FakeScheduler>(cluster_);
+  facility::Services services_{.clock = clock_,
+                               .connect = [this](const auto&) { return session_; },
+                               .connect_transfer = [this](const auto&) { return session_; },
+                               .scheduler = [this](const auto&, auto) { return scheduler_; },
+                               .programs = {"/x/xffl", "/x/xffl-train"}};
+};
+
 // The test stops the check after its submission.
-TEST(CheckSpec, ARankHasTheSequencesOfARoundAndAFewSteps) {
-  const test::TempDir dir;
-  config::Experiment experiment = experiment_in(dir.path());
-  config::Facility& facility = experiment.facilities.front();
-  facility.compute_mounts = {"/scratch", "/data:/compute"};
-  facility.library_path = {"/opt/fabric"};
-  facility.training.steps = 0;
-  facility.training.epochs = 0.5;
-  test::FakeClock clock;
-  test::FakeCluster cluster;
-  const auto session = std::make_shared<test::FakeSession>();
-  const auto scheduler = std::make_shared<test::FakeScheduler>(cluster);
-  facility::Services services{.clock = clock,
-                              .connect = [&](const auto&) { return session; },
-                              .connect_transfer = [&](const auto&) { return session; },
-                              .scheduler = [&](const auto&, auto) { return scheduler; },
-                              .programs = {"/x/xffl", "/x/xffl-train"}};
+TEST_F(CheckByJob, ARankHasTheSequencesOfARoundAndAFewSteps) {
+  facility_.compute_mounts = {"/scratch", "/data:/compute"};
+  facility_.training.steps = 0;
+  facility_.training.epochs = 0.5;
   std::stop_source stop;
-  EXPECT_EQ(test::kind_of([&] {
-              check_by_job(experiment, facility, services, {.nodes = 1}, stop.get_token(),
-                           {.on_state = [&](const std::string&) { stop.request_stop(); }});
-            }),
+  EXPECT_EQ(test::kind_of([&] { check([&] { stop.request_stop(); }, stop.get_token()); }),
             ErrorKind::kCancelled);
-  const RemotePath checks("/scratch/xffl.checks");
-  const RemotePath folder = checks / session->list(checks).at(0) / "job1";
-  const auto content = [&](const char* name) { return session->content((folder / name).str()); };
+  const auto content = [&](const char* name) { return session_->content(file(name).str()); };
   const job::JobSpec spec = job::parse_job_spec(content("job.json"), "job.json");
   EXPECT_EQ(spec.training.batch_size, 12) << "6 on each of the node's 2 ranks";
   EXPECT_EQ(spec.training.steps, 3);
   EXPECT_EQ(spec.training.epochs, 0);
   EXPECT_EQ(spec.train_paths, std::vector<std::string>{"/compute/x.tokens"});
   EXPECT_EQ(content("paths.txt"), "/scratch\n/compute/x.tokens\n/opt/fabric\n");
-  EXPECT_FALSE(job_shape(facility, services.programs, {}).may_requeue);
+  EXPECT_FALSE(job_shape(facility_, services_.programs, {}).may_requeue);
+  EXPECT_FALSE(cluster_.jobs().at(0).may_requeue);
+}
+
+// A node without a driver and without the facility's library; a round takes an hour.
+TEST_F(CheckByJob, TheKeysOfTheFacilityAreTheExpectations) {
+  facility_.trainer_command.clear();
+  facility_.scheduler.as<submit::SlurmSettings>().gpus_per_node = 2;
+  job::CheckReport report{.backend = "gloo", .ranks = 2, .nodes = 1};
+  report.step_seconds = 900;
+  report.step_tokens = 1000;
+  report.complete = true;
+  const Kept kept = check([&] {
+    session_->put(file("out/node-0.txt").str(), "host n0\npath 2 missing\nend\n");
+    session_->put(file(job::rank_check_file(0)).str(), job::format_rank_check({}));
+    session_->put(file(job::kCheckReport).str(), job::format_check_report(report));
+  });
+  std::vector<std::string> messages;
+  for (const CheckResult& result : kept.results) messages.push_back(result.message);
+  EXPECT_THAT(messages, IsSupersetOf({HasSubstr("n0 has no NVIDIA driver"),
+                                      HasSubstr("on n0 the library /opt/fabric does not exist"),
+                                      HasSubstr("the walltime of 1 h does not suffice")}));
 }
 
 // The check's job had one node. The warning comes 5 minutes before the end of a round's walltime.
@@ -104,8 +141,8 @@ TEST(KeptCheck, TheForecastHasTheNodesAndTheWalltimeOfARound) {
   make_dirs(kept_file(experiment, facility.name).parent_path());
   write_file_atomic(kept_file(experiment, facility.name), format_kept(kept));
   EXPECT_THAT(describe_kept(experiment, facility, {"/x/xffl", "/x/xffl-train"}),
-              testing::HasSubstr("a round of 4 steps takes 1 h, 4 node-hours; the walltime of 1 h "
-                                 "does not suffice"));
+              HasSubstr("a round of 4 steps takes 1 h, 4 node-hours; the walltime of 1 h "
+                        "does not suffice"));
 }
 
 }  // namespace

@@ -26,9 +26,10 @@ using OnState = std::function<void(const std::string& message)>;
 /// in the queue for work without GPUs, or else for checks, if the settings name one.
 config::Facility job_shape(const config::Facility& facility, const Bundle& bundle);
 
-/// As deploy(), in the facility's work folder. `on_state` gets each change of the job. Also throws
-/// kFailed when the job ends without a report, with the end of its output, and kConfig when the
-/// queue manager rejects the job. On kCancelled and kRemote the job goes on.
+/// As deploy(), in the facility's work folder. Asks for the job's state every
+/// `facility.poll_interval`, at most twice a second. `on_state` gets each change of the job. Also
+/// throws kFailed when the job ends without a report, with the end of its output, and kConfig when
+/// the queue manager rejects the job. On kCancelled and kRemote the job goes on.
 Deployed deploy_by_job(const config::Facility& facility, facility::Services& services,
                        const Bundle& bundle, std::stop_token stop,
                        const transfer::OnProgress& on_progress = {}, const OnState& on_state = {});

@@ -28,10 +28,12 @@ class SideJob {
  public:
   using OnState = std::function<void(const std::string& message)>;
 
-  /// Connects, and looks up the newest folder. `facility` and `services` must outlive this object;
-  /// `on_state` may be empty, and gets each change. Throws kRemote.
-  SideJob(const config::Facility& facility, Services& services, SidePlace place,
-          std::stop_token stop, OnState on_state);
+  /// Connects, and looks up the newest folder. follow() asks for the job's state every
+  /// `poll_interval` (Experiment::poll_interval()), at most twice a second. `facility` and
+  /// `services` must outlive this object; `on_state` may be empty, and gets each change. Throws
+  /// kRemote.
+  SideJob(const config::Facility& facility, std::chrono::milliseconds poll_interval,
+          Services& services, SidePlace place, std::stop_token stop, OnState on_state);
 
   remote::Session& session() const { return *session_; }
   int number() const { return number_; }  // 0: there is no job's folder
@@ -68,6 +70,7 @@ class SideJob {
   bool is_gone(const submit::JobStatus& status);
 
   const config::Facility& facility_;
+  const std::chrono::milliseconds poll_interval_;
   Services& services_;
   SidePlace place_;
   std::stop_token stop_;
