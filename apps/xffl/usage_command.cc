@@ -22,11 +22,25 @@ struct UsageOptions {
   bool json = false, csv = false, accounting = false;
 };
 
+// The earlier answers; none of a damaged file, which the new answers replace.
+usage::Accounting earlier_answers(const history::RunFolder& folder) {
+  try {
+    return usage::read_accounting(folder.accounting());
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kCorrupt) throw;
+    log::warning(
+        "the damaged file of the accounting is replaced: the earlier answers of facilities that "
+        "give none now are lost",
+        {{"problem", error.what()}});
+    return {};
+  }
+}
+
 // Keeps the earlier answer of a facility that gives none now.
 usage::Accounting ask_accounting(const config::Experiment& experiment,
                                  const history::RunFolder& folder,
                                  const std::vector<history::StoredEvent>& events) {
-  usage::Accounting accounting = usage::read_accounting(folder.accounting());
+  usage::Accounting accounting = earlier_answers(folder);
   SystemClock clock;
   facility::Services services =
       facility::make_services(clock, experiment.project_folder, login_prompt());

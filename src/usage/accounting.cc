@@ -72,7 +72,13 @@ std::string format_accounting(const Accounting& accounting) {
 }
 
 Accounting parse_accounting(std::string_view text, std::string_view origin) {
-  const Json json = parse_json(text, origin);
+  constexpr const char* kRemedy = "; `xffl usage --accounting` writes the file again";
+  Json json;
+  try {
+    json = parse_json(text, origin);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kCorrupt, error.what() + std::string(kRemedy));
+  }
   try {
     if (json.at("schema") != 1) throw Error(ErrorKind::kCorrupt, "its schema is not 1");
     Accounting accounting;
@@ -82,8 +88,7 @@ Accounting parse_accounting(std::string_view text, std::string_view origin) {
     }
     return accounting;
   } catch (const std::exception& problem) {  // of the JSON library, of a name, of a number
-    throw Error(ErrorKind::kCorrupt, std::string(origin) + ": " + problem.what() +
-                                         "; `xffl usage --accounting` writes the file again");
+    throw Error(ErrorKind::kCorrupt, std::string(origin) + ": " + problem.what() + kRemedy);
   }
 }
 

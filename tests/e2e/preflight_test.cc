@@ -161,6 +161,19 @@ TEST(Doctor, ChecksTheRunsFolderOfWorkdir) {
             std::string::npos);
 }
 
+// The output of `xffl doctor` where the shell script `body` replaces a program.
+std::string doctor_with(const Project& project, const std::string& program,
+                        const std::string& body) {
+  const std::filesystem::path bin = project.path() / "bin";
+  make_dirs(bin);
+  write_file_atomic(bin / program, "#!/bin/sh\n" + body + "\n");
+  std::filesystem::permissions(bin / program, std::filesystem::perms(0700));
+  return project
+      .xffl({"doctor", "-p", project.path().string()},
+            {{"PATH", bin.string() + ":/usr/sbin:/usr/bin:/sbin:/bin"}})
+      .out;
+}
+
 // Reserves the bytes of a round; asks no quota tool of the site.
 TEST(Doctor, FindsAQuotaByReservingSpace) {
   Project project;
@@ -168,14 +181,7 @@ TEST(Doctor, FindsAQuotaByReservingSpace) {
   const std::string yaml = read_file(project.path() / "xffl.yaml", 1 << 20);
   write_file_atomic(project.path() / "xffl.yaml", yaml + "aggregation: {update_dtype: fp32}\n");
   const auto doctor = [&](const std::string& fallocate) {
-    const std::filesystem::path bin = project.path() / "bin";
-    make_dirs(bin);
-    write_file_atomic(bin / "fallocate", "#!/bin/sh\n" + fallocate + "\n");
-    std::filesystem::permissions(bin / "fallocate", std::filesystem::perms(0700));
-    return project
-        .xffl({"doctor", "-p", project.path().string()},
-              {{"PATH", bin.string() + ":/usr/sbin:/usr/bin:/sbin:/bin"}})
-        .out;
+    return doctor_with(project, "fallocate", fallocate);
   };
   const auto has = [](const std::string& text, const std::string& part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
@@ -194,6 +200,17 @@ TEST(Doctor, FindsAQuotaByReservingSpace) {
   has(unknown, "not checked: space cannot be reserved there");
   for (const char* name : {"alba", "brno"})
     EXPECT_FALSE(std::filesystem::exists(project.path() / "work" / name / ".xffl-space"));
+}
+
+TEST(Doctor, FailsForAWorkFolderWithTooFewFreeFiles) {
+  const Project project;
+  const auto doctor = [&](const std::string& free) {
+    return doctor_with(project, "stat",
+                       "[ \"$3\" = %T ] && echo ext4 || echo ext4 1000000 " + free);
+  };
+  EXPECT_THAT(doctor("199"), HasSubstr("FAILED  free files       199 in the file system"));
+  EXPECT_THAT(doctor("200"), HasSubstr("warning free files       200 in the file system"));
+  EXPECT_THAT(doctor("5000"), HasSubstr("ok      free files       5000 in the file system"));
 }
 
 TEST(Plan, PrintsBytesAndSubmitsNothing) {
@@ -335,6 +352,21 @@ TEST(Usage, KeepsTheEarlierAccountingOfAFacility) {
   const std::string before = read_file(file, 1 << 20);
   ASSERT_EQ(project.xffl({"usage", "-p", project.path().string(), "--accounting"}).exit_code, 0);
   EXPECT_EQ(read_file(file, 1 << 20), before);
+}
+
+TEST(Usage, ReplacesADamagedFileOfTheAccounting) {
+  Project project;
+  project.set_rounds(1);
+  project.write_config();
+  ASSERT_EQ(project.run().exit_code, 0);
+  const std::string path = project.path().string();
+  const auto file = history::RunFolder(project.path() / "runs", RunName("0001")).accounting();
+  write_file_atomic(file, "{\"schema\": 1, \"facilities\": {");
+  EXPECT_EQ(project.xffl({"usage", "-p", path}).exit_code, exit_code(ErrorKind::kCorrupt));
+  const ProcessResult asked = project.xffl({"usage", "-p", path, "--accounting"});
+  EXPECT_EQ(asked.exit_code, 0) << asked.err;
+  EXPECT_THAT(asked.err, HasSubstr("facilities that give none now are lost"));
+  EXPECT_EQ(project.xffl({"usage", "-p", path}).exit_code, 0);
 }
 
 // The forecast of `plan` and `doctor` for this machine's disk follows the keys.
