@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "e2e/in_process.h"
+#include "support/await.h"
 #include "support/thrown.h"
 #include "xffl/base/file.h"
 
@@ -18,23 +19,38 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
-// The link drops once, at a removal of the first round.
-WatchedSession::Before drop_at_first_removal(std::atomic<bool>& failed) {
-  return [&](const std::string& operation, const RemotePath& path) {
-    if (operation == "remove_tree" && path.filename() == "r0001" && !failed.exchange(true))
+// The link drops once, at a removal of `round`.
+WatchedSession::Before drop_at_removal(const std::string& round, std::atomic<bool>& failed) {
+  return [round, &failed](const std::string& operation, const RemotePath& path) {
+    if (operation == "remove_tree" && path.filename() == round && !failed.exchange(true))
       throw Error(ErrorKind::kRemote, "the link is down");
   };
 }
 
-// The cleaner retries the removals at a facility that was unreachable.
+// The cleaner retries the removals at a facility that was unreachable: brno at its first removal,
+// alba after a success. At alba each removal begins ahead of the next one.
 TEST_F(InProcessFederation, FailedRemovalsAreRetriedAfterTheNextRound) {
   project_.set_policy("{on_missing: wait, keep_rounds: 1, poll_interval: 20ms}");
   project_.set_rounds(4);
   project_.write_config();
-  std::atomic<bool> failed{false};
-  watch("brno", drop_at_first_removal(failed));
+  std::atomic<bool> failed_first{false}, failed_second{false};
+  watch("brno", drop_at_removal("r0001", failed_first));
+  watch("alba", [&, drop = drop_at_removal("r0002", failed_second)](const std::string& operation,
+                                                                    const RemotePath& path) {
+    drop(operation, path);
+    const auto is_in = [&](const char* folder) {
+      return path.str().find(folder) != std::string::npos;
+    };
+    if (is_in("/r0003/")) {
+      EXPECT_TRUE(await([&] { return names_in(facility_folder("alba"), "r0001").empty(); }));
+    }
+    if (is_in("/r0004/")) {
+      EXPECT_TRUE(await([&] { return failed_second.load(); }));
+    }
+  });
   EXPECT_EQ(run().rounds_published, 4);
-  EXPECT_TRUE(failed);
+  EXPECT_TRUE(failed_first);
+  EXPECT_TRUE(failed_second);
   for (const char* name : {"alba", "brno"}) {
     const auto folder = facility_folder(name);
     EXPECT_THAT(names_in(folder, "r0"), testing::ElementsAre("r0004")) << name;
@@ -47,7 +63,7 @@ TEST_F(InProcessFederation, AFailedRemovalAfterTheLastRoundIsRetriedAtTheEnd) {
   project_.set_rounds(2);
   project_.write_config();
   std::atomic<bool> failed{false};
-  watch("brno", drop_at_first_removal(failed));
+  watch("brno", drop_at_removal("r0001", failed));
   EXPECT_EQ(run().rounds_published, 2);
   EXPECT_TRUE(failed);
   EXPECT_THAT(names_in(facility_folder("brno"), "r0"), testing::ElementsAre("r0002"));

@@ -50,6 +50,16 @@ TEST_F(SlurmScript, ARestartedJobTrainsAgainUntilItHasReported) {
   EXPECT_EQ(std::ranges::count(text("ran.txt"), '\n'), 2);
 }
 
+// A shared file system shows the owner only after four looks of the restarted job.
+TEST_F(SlurmScript, ARestartedJobWaitsForTheOwnerOfItsClaim) {
+  make_dirs(folder() / "claim");
+  program("bin/sleep",
+          "echo x >>looks\n[ \"$(wc -l <looks)\" -ne 4 ] || echo '41 n feed 0' >claim/owner\n"
+          "exec /bin/sleep 0.1\n");
+  EXPECT_THAT(run("41", "1").out, HasSubstr("starts again (restart 1)"));
+  EXPECT_NE(text("ran.txt"), "");
+}
+
 // A controller that lost its state gives the id of a job that still runs to another one; or it runs
 // a job again after the loss of its node. Neither counts as a restart.
 TEST_F(SlurmScript, AReusedJobIdTrainsOnce) {
@@ -146,11 +156,11 @@ TEST_F(SlurmScript, ARankSeesItsOwnGpuOrAll) {
   program("trainer", "echo \"$SLURM_LOCALID:$CUDA_VISIBLE_DEVICES\" >>ran.txt\n");
   program("bin/srun",
           "echo \"$*\" >srun.txt\nwhile [ \"${1#--}\" != \"$1\" ]; do shift; done\n"
-          "for i in 0 1 2; do SLURM_LOCALID=$i \"$@\"; done\n");
+          "for i in 0 1 2 3 4; do SLURM_LOCALID=$i \"$@\"; done\n");
   slurm().visible_gpus = submit::VisibleGpus::kOne;
-  facility_.environment = {"export CUDA_VISIBLE_DEVICES=4,7"};
+  facility_.environment = {"export CUDA_VISIBLE_DEVICES=4,5,6,7"};
   EXPECT_EQ(run("41").exit_code, 0);
-  EXPECT_EQ(text("ran.txt"), "0:4\n1:7\n2:7\n");
+  EXPECT_EQ(text("ran.txt"), "0:4\n1:5\n2:6\n3:7\n4:7\n");
   EXPECT_THAT(text("srun.txt"), Not(HasSubstr("--gpu-bind")));
   facility_.environment = {"unset CUDA_VISIBLE_DEVICES"};
   EXPECT_EQ(run("41", "1").exit_code, 0);

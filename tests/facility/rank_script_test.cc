@@ -31,11 +31,17 @@ class RankScript : public testing::TestWithParam<const char*> {
     write_file_atomic(dir_ / "nodes", "node9\nnode9\nnode10\nnode10\n");
     program("bin/pbs_tmrsh", "export ON=$1\nshift\nexec \"$@\"\n");
     // Broker 1 of Flux answers before broker 0.
-    program("bin/flux", R"sh(case "$*" in
+    write_file_atomic(dir_ / "brokers", "1: node10\n0: node9\n");
+    program("bin/flux", R"sh(brokers=${0%/*}/../brokers
+case "$*" in
   "getattr jobid") echo f2oLk ;;
   "job id --to=dec f2oLk") cat "$NUMBER" ;;
-  "exec --label-io --rank=all hostname") printf '1: node10\n0: node9\n' ;;
-  "exec --rank=1 "*) export ON=node10; shift 2; exec "$@" ;;
+  "exec --label-io --rank=all hostname") cat "$brokers" ;;
+  "exec --rank="*)
+    ON=$(sed -n "s/^${2#--rank=}: //p" "$brokers")
+    export ON
+    shift 2
+    exec "$@" ;;
   *) echo "flux: unexpected $*" >&2; exit 1 ;;
 esac
 )sh");
@@ -117,6 +123,29 @@ TEST_P(RankScript, EachRankRunsOnItsHost) {
               testing::StartsWith(GetParam() == std::string("pbs") ? "12.server " : "12 "));
 }
 
+class FluxScript : public RankScript {};
+
+// "10: node10" sorts before "2: node2" as text.
+TEST_P(FluxScript, TheHostsOfElevenBrokersAreInTheOrderOfTheirNumbers) {
+  settings([](auto& values) {
+    values.nodes = 11;
+    values.tasks_per_node = 1;
+  });
+  std::string brokers, hosts;
+  std::vector<std::string> ranks;
+  for (int i = 0; i < 11; ++i) {
+    const std::string number = std::to_string(i), host = "node" + number;
+    brokers.insert(0, number + ": " + host + "\n");
+    hosts += " " + host;
+    ranks.push_back(number + " 0 1 11 " + (i == 0 ? "here" : host) + " node0");
+  }
+  write_file_atomic(dir_ / "brokers", brokers);
+  const ProcessResult result = run();
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr(" on" + hosts + "\n"));
+  EXPECT_THAT(ranks_of(result.out), testing::UnorderedElementsAreArray(ranks));
+}
+
 // Flux's ids have up to 20 digits, more than a shell calculates with.
 TEST_P(RankScript, EachIdGivesAPortForAllRanks) {
   trainer("echo \"$MASTER_PORT\"\n");
@@ -189,6 +218,7 @@ TEST_P(RankScript, TheHeartbeatEndsWithAKilledScript) {
 
 INSTANTIATE_TEST_SUITE_P(QueueManagers, RankScript, testing::Values("pbs", "flux", "gridengine"),
                          [](const auto& each) { return std::string(each.param); });
+INSTANTIATE_TEST_SUITE_P(Flux, FluxScript, testing::Values("flux"));
 
 }  // namespace
 }  // namespace xffl::facility

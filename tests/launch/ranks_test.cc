@@ -193,6 +193,32 @@ TEST(RunRanks, ReturnsWhileADaemonKeepsTheOutputOpen) {
   EXPECT_EQ(::kill(daemon, SIGKILL), 0);
 }
 
+// The launcher is stopped until the rank has ended and the daemon has filled half of a large pipe.
+TEST(RunRanks, CopiesABoundedRestOfADaemonsOutput) {
+  ProcessSpec spec =
+      launcher(1,
+               "exec python3 -c '\n"
+               "import fcntl, os, signal, time\n"
+               "def wait(pid, state):\n"
+               "  while open(f\"/proc/{pid}/stat\").read().split()[2] != state: time.sleep(0.01)\n"
+               "launcher, rank = os.getppid(), os.getpid()\n"
+               "if os.fork() != 0:\n"
+               "  wait(launcher, \"T\")\n"
+               "  os.write(2, b\"end\\n\")\n"
+               "  os._exit(0)\n"
+               "os.setsid()\n"
+               "fcntl.fcntl(1, 1031, 1 << 20)  # F_SETPIPE_SZ\n"
+               "os.kill(launcher, signal.SIGSTOP)\n"
+               "wait(rank, \"Z\")\n"
+               "os.write(1, (b\"x\" * 1023 + b\"\\n\") * 512)\n"
+               "os.kill(launcher, signal.SIGCONT)'");
+  spec.timeout = std::chrono::minutes(1);  // a failed daemon leaves the launcher stopped
+  const ProcessResult result = run_process(spec);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err, "[0] end\n");
+  EXPECT_LT(std::count(result.out.begin(), result.out.end(), '\n'), 256) << "of 512 lines";
+}
+
 TEST(RunRanks, KeepsLinesWhole) {
   const ProcessResult result =
       launch(4,

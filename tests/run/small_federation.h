@@ -82,6 +82,7 @@ class TrainingScheduler final : public submit::Scheduler {
 
   JobId submit(const submit::JobRequest& request, std::stop_token) override {
     const job::JobSpec spec = spec_of(request.folder.str());
+    if (on_request) on_request(request);
     accept_(spec);
     if (duration_.count() == 0) train_(spec);
     const std::lock_guard lock(mutex_);
@@ -126,6 +127,7 @@ class TrainingScheduler final : public submit::Scheduler {
   }
   std::chrono::milliseconds settle_time() const override { return std::chrono::milliseconds(1); }
 
+  std::function<void(const submit::JobRequest&)> on_request;  // called at each submission
   std::function<void()> on_release;  // called at each release of a kept allocation
 
  private:
@@ -224,6 +226,8 @@ class SmallFederation : public testing::Test {
   std::string facility_keys_;  // further keys of each facility, such as "scheduler: process, "
   // Called in a facility's thread, at the beginning of its part of a round.
   std::function<void(const std::string&)> on_begin_;
+  // Called at each submission, ahead of on_submit_.
+  std::function<void(const submit::JobRequest&)> on_request_;
   std::function<void(const job::JobSpec&)> on_submit_;  // called at each submission
   std::function<bool(const std::string&)> on_cancel_;   // gets the facility; false: the job goes on
   // Gets the facility; called in its thread when its kept allocation is released.
@@ -310,6 +314,10 @@ class SmallFederation : public testing::Test {
           [this, training] { return begins(training); }, training.state,
           end == ends_.end() ? submit::JobStatus{.state = submit::JobState::kEnded} : end->second,
           clock_, training.duration);
+      made->on_request = [this](const submit::JobRequest& request) {
+        const std::lock_guard guard(mutex_);
+        if (on_request_) on_request_(request);
+      };
       made->on_release = [this, name] {
         if (on_release_) on_release_(name);
       };

@@ -576,6 +576,33 @@ TEST_F(Federation, AnEvaluationWithoutASubmissionEndsAtItsDeadline) {
               HasSubstr("the round's deadline of 72000 s"));
 }
 
+// Both facilities accept no job for longer than the deadline, which begins with the first job.
+TEST_F(Federation, ARoundWithoutASubmissionOutlivesItsDeadline) {
+  on_submit_ = [&](const job::JobSpec&) {
+    if (clock_.elapsed() < hours(30)) throw Error(ErrorKind::kBusy, "QOSMaxSubmitJobPerUserLimit");
+  };
+  EXPECT_EQ(run("policy: {on_missing: skip, deadline: 20h, poll_interval: 1m, evaluate_last: "
+                "false}\n")
+                .rounds_published,
+            1);
+  EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("alba", "brno"));
+}
+
+// A stop comes with the submission of the evaluation's job.
+TEST_F(Federation, AStopDoesNotCancelTheJobOfAnEvaluation) {
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.training.steps == 0) stop_.request_stop();
+  };
+  EXPECT_EQ(test::kind_of([&] { run(""); }), ErrorKind::kCancelled);
+  for (const history::StoredEvent& event : history::read_events(run_folder().journal()))
+    EXPECT_NE(event.kind, "cancel_intended");
+  stop_ = {};
+  EXPECT_EQ(run("").rounds_published, 1);
+  const history::FacilityState brno = state().rounds.at(2).facilities.at(FacilityName("brno"));
+  EXPECT_TRUE(brno.accepted);
+  EXPECT_EQ(brno.attempts.size(), 1u);
+}
+
 TEST_F(Federation, ARestartDoesNotRenewTheDeadlineOfAnEvaluation) {
   const std::string policy = "policy: {on_missing: skip, deadline: 1000h, poll_interval: 1m}\n";
   // The journal has the times of the wall clock.
@@ -756,6 +783,20 @@ TEST_F(Federation, AFailedJobOfAnOwnTemplateUsesItsWholeWalltime) {
   };
   EXPECT_EQ(used(""), 0) << "it never started";
   EXPECT_EQ(used("template: " + own_template().string() + ", "), 2 * 3600);
+}
+
+// The budget counts one run of each job.
+TEST_F(Federation, OnlyJobsWithoutABudgetMayBeRequeued) {
+  facility_keys_ = "scheduler: slurm, slurm: {time: 1h}, ";
+  std::vector<bool> may_requeue;
+  on_request_ = [&](const submit::JobRequest& request) {
+    may_requeue.push_back(request.may_requeue);
+  };
+  for (const std::string budget : {"", ", budget: {node_hours: 100}"}) {
+    fs::remove_all(run_folder().path());
+    EXPECT_EQ(run("policy: {evaluate_last: false" + budget + "}\n").rounds_published, 1);
+  }
+  EXPECT_EQ(may_requeue, (std::vector<bool>{true, true, false, false}));
 }
 
 TEST_F(Federation, ASpentBudgetLeavesOutTheEvaluationOfTheLastModel) {

@@ -245,6 +245,14 @@ TEST_F(Status, NamesPausedFacilitiesOfAnUnfinishedRun) {
   EXPECT_EQ(line("brno is"), "");
 }
 
+TEST_F(Status, AFacilityLeavesAfterItsRoundOrAtOnce) {
+  status_.run_state.rounds[1].members = {kAlba, kBrno};
+  status_.run_state.left[kBrno].reason = "spent";
+  EXPECT_THAT(line("brno "), HasSubstr("brno LEAVES after this round (spent)"));
+  status_.run_state.left[kBrno].now = true;
+  EXPECT_THAT(line("brno "), HasSubstr("brno has LEFT (spent)"));
+}
+
 TEST_F(Status, NamesTheRuleThatEndedTheTraining) {
   EXPECT_THAT(text(), Not(HasSubstr("no round follows")));
   EXPECT_TRUE(parse_json(format_status_json(status_), "status")["stop_rule"].is_null());
