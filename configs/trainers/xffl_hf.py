@@ -15,6 +15,9 @@ from transformers import TrainerCallback, TrainingArguments
 from transformers import __version__ as transformers_version
 
 MARK = "xffl_checkpoint.json"  # in a checkpoint's folder: it is complete, and of this job
+# accelerate names the device of one of several ranks on CPUs cpu:<local rank>. The Trainer reads a checkpoint's optimizer to
+# that device, and torch.load accepts only the name cpu.
+torch.serialization.register_package(30, lambda _: None, lambda storage, device: storage if device.startswith("cpu:") else None)
 
 
 class Records(torch.utils.data.Dataset):
@@ -97,6 +100,7 @@ class JobCallback(TrainerCallback):
                             grad_norm=float(logs.get("grad_norm", 0.0)), tokens=tokens, seconds=spent, tokens_per_second=tokens / spent)
 
     def on_save(self, args, state, control, **_):
+        self.job.sum(0)  # until the other ranks have written their files
         if self.job.rank == 0:
             folder = state_folder(self.job) / f"checkpoint-{state.global_step}"
             for path in folder.iterdir():

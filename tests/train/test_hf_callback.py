@@ -9,6 +9,7 @@ import time
 import pytest
 import safetensors.torch
 import torch
+import transformers
 
 import harness
 
@@ -117,15 +118,16 @@ def test_a_signal_ends_with_the_update_of_the_completed_steps(setting):
     assert 1 <= found.report["steps"] == len(found.metrics) < 100000 and update(found.folder)
 
 
-def test_a_later_attempt_continues_from_the_checkpoint_of_a_signal(setting):
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_later_attempt_continues_from_the_checkpoint_of_a_signal(setting, world_size):
     steps = 60
-    whole = run(setting("whole", steps=steps, state_path="state"))
-    first = stopped(setting("first", steps=steps, on_stop="checkpoint"))
+    whole = run(setting("whole", steps=steps, state_path="state"), world_size)
+    first = stopped(setting("first", steps=steps, on_stop="checkpoint"), world_size)
     done = first.report["steps"]
     assert first.report["stopped_early"] is True and first.report["update_sha256"] == "" and not (first.folder / "update").exists()
     assert 1 <= done < steps
-    second = run(setting("second", steps=steps, on_stop="checkpoint"))
-    assert second.codes == [0], second.output
+    second = run(setting("second", steps=steps, on_stop="checkpoint"), world_size)
+    assert second.codes == [0] * world_size, second.output
     assert [m["step"] for m in second.metrics] == list(range(2 + done + 1, 2 + steps + 1))
     for key in ("steps", "samples", "tokens", "stopped_early"):
         assert second.report[key] == whole.report[key]
@@ -147,6 +149,15 @@ def test_only_complete_checkpoints_of_the_same_work_are_taken(setting):
     assert xffl_hf.last_checkpoint(xffl_job.Job(other)) is None
     shutil.rmtree(xffl_hf.state_folder(job))
     assert xffl_hf.last_checkpoint(job) is None
+
+
+def test_a_checkpoint_is_complete_after_all_ranks_have_written(setting):
+    job = xffl_job.Job(setting("job"))
+    mark, found = xffl_hf.state_folder(job) / "checkpoint-2" / xffl_hf.MARK, []
+    mark.parent.mkdir(parents=True)
+    job.sum = lambda value: found.append(mark.exists())  # as a collective call, it waits for the other ranks
+    xffl_hf.JobCallback(job).on_save(None, transformers.TrainerState(global_step=2), None)
+    assert found == [False] and mark.exists()
 
 
 def test_a_batch_that_ranks_cannot_share_is_refused(setting, monkeypatch):

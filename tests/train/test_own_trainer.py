@@ -59,6 +59,55 @@ def test_numbers_are_those_of_the_reference():
     assert xffl_job.encoded(values.numpy(), "F16") == values.half().view(torch.int16).numpy().tobytes()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_tensors_of_several_files_are_those_of_safetensors(tmp_path, dtype):
+    harness.make_model(tmp_path, dtype=dtype, max_shard_size="100KB")
+    found, files = xffl_job.Tensors(tmp_path), list(tmp_path.glob("*.safetensors"))
+    expected = {name: value for file in files for name, value in safetensors.torch.load_file(file).items()}
+    assert len(files) > 1 and found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert value.dtype == dtype and torch.equal(torch.from_numpy(found[name]), value.float()), name
+
+
+def test_sequences_of_several_shards_are_one_list(tmp_path):
+    expected = harness.make_sequences(14)
+    shards = [harness.write_tokens(tmp_path / name, part) for name, part in (("a", expected[:5]), ("b", expected[5:]))]
+    for limit, count in ((0, 14), (7, 7), (20, 14)):
+        found = xffl_job.Sequences(shards, limit)
+        assert [found[i][0].tolist() for i in range(len(found))] == expected[:count]
+
+
+def test_masked_and_packed_sequences_have_the_losses_of_xffl_train(setting, tmp_path):
+    sequences = harness.make_sequences(30)
+    lines = [{"input_ids": ids, "labels": [-100 if i % 5 < 2 else ids[i] for i in range(len(ids))]} for ids in sequences]
+    (tmp_path / "masked.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shards = [("packed", harness.write_tokens(tmp_path / "packed", sequences, packed=16))]
+    for name, pack in (("masked", "--no-pack"), ("both", "--pack")):
+        harness.run([harness.BIN / "xffl-tokenize", "encode", "--format", "ids", "--vocab-size", 97, "--no-bos", "--no-eos",
+                     pack, "--sequence-length", 40, "--input", tmp_path / "masked.jsonl", "--output", tmp_path / name])
+        shards.append((name, tmp_path / name))
+    job = xffl_job.load(setting("job", validation=shards))
+    found = job.evaluate(xffl_job.model_with(job))
+    for name, shard in shards:
+        expected = harness.evaluate(job.path("base_model_path"), shard)
+        assert found[name][1] == expected["tokens"], name
+        assert harness.relative(found[name][0], expected["nll"]) < harness.TOLERANCE["nll"], name
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [dict(kind="constant"), dict(kind="linear"), dict(kind="cosine"), dict(kind="wsd"), dict(kind="wsd", decay_ratio=0.25)],
+    ids=lambda schedule: "-".join(map(str, schedule.values())),
+)
+def test_the_learning_rate_is_that_of_xffl_train(setting, schedule):
+    schedule = dict(warmup_steps=3, total_steps=10, min_ratio=0.1, **schedule)
+    file = setting("job", steps=14, batch_size=1, validation=[], schedule=schedule)
+    job = xffl_job.load(file)
+    expected = [metric["lr"] for metric in harness.train(file).metrics]
+    assert [job.learning_rate(step) for step in job.steps()] == pytest.approx(expected, rel=1e-12, abs=1e-15)
+    assert len(set(expected)) > 3
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_an_epochs_part_gives_the_losses_of_xffl_train(setting, world_size):
     settings = dict(first_step=2, schedule=dict(kind="linear", warmup_steps=2, total_steps=6, min_ratio=0.1))
@@ -109,6 +158,13 @@ def test_a_wrong_tensor_leaves_no_update(setting, change, message):
     assert sorted(p.name for p in job.folder.iterdir()) == ["job.json"]
 
 
+UNSUPPORTED = {  # keys of `training` with a value that plain AdamW on float32 weights does not honour
+    "lora.rank": 4, "groups.count": 2, "pipeline.stages": 2, "freeze": ["model.norm.weight"], "proximal": 0.01,
+    "document_mask": True, "max_tokens": 1, "validation_interval": 1, "early_stop_patience": 1, "keep_optimizer": True,
+    "masters": "none", "epochs": 0.5, "optimizer": "sgd", "moment_dtype": "bf16", "gradient_dtype": "bf16",
+}
+
+
 @pytest.mark.parametrize(
     "path, value, message",
     [
@@ -120,7 +176,10 @@ def test_a_wrong_tensor_leaves_no_update(setting, change, message):
         (["training", "schedule", "min_ratio"], "x", "training.schedule.min_ratio should be a number"),
         (["training", "steps"], -1, "training.steps should be a natural number"),
         (["base_model_sha256"], "0" * 64, "expected a model with the root hash"),
-        (["training", "document_mask"], True, "training.document_mask is not done"),
+        (["on_stop"], "checkpoint", "leave out policy.on_walltime"),
+        (["base_model_packed"], {}, "leave out transfer.pack"),
+        *[(["training", *key.split(".")], value, f"training.{key.partition('.')[0]} is not done")
+          for key, value in UNSUPPORTED.items()],
     ],
 )
 def test_a_wrong_job_is_one_line(setting, path, value, message):
