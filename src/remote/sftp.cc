@@ -53,6 +53,9 @@ FileInfo read_attributes(WireReader& in) {
   return info;
 }
 
+// For messages: a path may have names that the facility gave.
+std::string printable_path(std::string_view path) { return log::printable(path, 5000); }
+
 }  // namespace
 
 Sftp::Sftp(std::shared_ptr<Connection> connection, const std::stop_token& stop)
@@ -202,9 +205,9 @@ void Sftp::fail(const Status& status, const std::string& activity) {
                         : status.code == kFailure
                             ? "refused (a full disk or quota, or an existing name?)"
                             : "refused";
-  throw Error(kind, "cannot " + activity + " at " + name_ + ": " + meaning + " (SFTP code " +
-                        std::to_string(status.code) + ": " + log::printable(status.message, 200) +
-                        ")");
+  throw Error(kind, "cannot " + printable_path(activity) + " at " + name_ + ": " + meaning +
+                        " (SFTP code " + std::to_string(status.code) + ": " +
+                        log::printable(status.message, 200) + ")");
 }
 
 void Sftp::expect_ok(const Reply& reply, const std::string& activity) {
@@ -283,11 +286,12 @@ void Sftp::remove(uint8_t type, const std::string& path) {
 
 void Sftp::remove_below(const std::string& folder, int depth, const std::stop_token& stop) {
   if (depth > kMaxDepth)
-    throw Error(ErrorKind::kIo, folder + " at the facility is nested too deep to be removed");
+    throw Error(ErrorKind::kIo,
+                printable_path(folder) + " at the facility is nested too deep to be removed");
   for (const auto& [name, info] : entries(folder)) {
     const std::string path = folder + "/" + name;
     if (stop.stop_requested())
-      throw Error(ErrorKind::kCancelled, "stopped before " + path + " was removed");
+      throw Error(ErrorKind::kCancelled, "stopped before " + printable_path(path) + " was removed");
     if (info.type == FileInfo::Type::kFolder)
       remove_below(path, depth + 1, stop);
     else
@@ -385,7 +389,7 @@ std::vector<std::string> Sftp::list(const RemotePath& folder) {
   } catch (const Error& error) {
     // Version 3 reports "no such file" for a path that is not a folder, too.
     if (error.kind() != ErrorKind::kNotFound || !usable() || !stat(folder)) throw;
-    throw Error(ErrorKind::kIo, folder.str() + " at the facility is not a folder");
+    throw Error(ErrorKind::kIo, printable_path(folder.str()) + " at the facility is not a folder");
   }
   return names;
 }
