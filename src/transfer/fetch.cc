@@ -170,7 +170,8 @@ class DownloadPipe {
 // Downloads one file. One running SHA-256 covers the file from its beginning: first the bytes on
 // disk, then the bytes that arrive. At the end of each chunk VerifiedPrefix compares the hash.
 // After a difference the hash returns to the beginning of the chunk, and Download fetches that
-// chunk alone. The check then continues with the bytes on disk.
+// chunk alone. The check then continues with the bytes on disk. From a byte on that the disk cannot
+// read, Download fetches the rest of the file.
 class Download {
  public:
   Download(remote::Session& session, const RemotePath& path, const ManifestFile& file,
@@ -201,6 +202,10 @@ class Download {
       } catch (const WrongChunk& wrong) {
         repair(fetching,
                "expected SHA-256 " + wrong.expected + " up to its end, found " + wrong.found);
+      } catch (const UnreadableFile&) {
+        if (fetching) throw;  // a file of a facility on this machine
+        meter_.undo(counted_ - prefix_.size());
+        on_disk_ = prefix_.size();
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::kCorrupt) throw;  // kCorrupt: the remote file ended early
         prefix_.rewind_chunk();
@@ -307,6 +312,8 @@ std::optional<Manifest> complete_folder(const fs::path& to, const std::string& r
     Manifest manifest = checkpoint::make_manifest(to);
     if (manifest.root_sha256() != root_sha256) return std::nullopt;
     return manifest;
+  } catch (const UnreadableFile&) {  // a bad sector
+    return std::nullopt;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kRejected) throw;
     return std::nullopt;
@@ -382,8 +389,8 @@ void check_space(const fs::path& work, const Manifest& manifest) {
 }
 
 // True when an earlier call has finished the file, whose block hashes it then gives to `file`;
-// removes a file with other content.
-bool is_present(const fs::path& path, ManifestFile& file) {
+// removes a file with other content or a bad sector.
+bool is_present(const fs::path& path, ManifestFile& file) try {
   std::error_code problem;
   if (!fs::is_regular_file(fs::symlink_status(path, problem))) return false;
   if (fs::file_size(path, problem) == file.size_bytes) {
@@ -394,6 +401,9 @@ bool is_present(const fs::path& path, ManifestFile& file) {
     }
   }
   fs::remove(path, problem);
+  return false;
+} catch (const UnreadableFile&) {
+  fs::remove(path);
   return false;
 }
 

@@ -1,10 +1,13 @@
 // Verification by chunk: kept chunks, repaired chunks, and the bytes that travel twice.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 
+#include <cerrno>
 #include <fstream>
 
 #include "folders.h"
+#include "support/failing_call.h"
 
 namespace xffl::transfer {
 namespace {
@@ -77,6 +80,26 @@ TEST_F(FetchChunks, FetchesAnIncompleteChunkWithADamagedBeginning) {
   leave_part(6 * kChunk + 100, {6 * kChunk + 50});
   EXPECT_LE(fetch_now().moved_bytes, kSize - 6 * kChunk + kChunk);
   expect_complete();
+}
+
+// A bad sector in the bytes of an earlier call.
+TEST_F(FetchChunks, FetchesAgainTheBytesThatTheDiskCannotRead) {
+  constexpr int kNoFilters = 77;
+  leave_part(6 * kChunk, {});
+  for (const char* present : {"a finished file and a part file", "the folder"}) {
+    const int outcome = test::in_child([&] {
+      if (!test::fail_calls(SYS_pread64, EIO)) return kNoFilters;
+      try {
+        return fetch_now().moved_bytes == total(files_) ? 0 : 1;
+      } catch (const Error&) {
+        return 2;
+      }
+    });
+    if (outcome == kNoFilters) GTEST_SKIP() << "needs filters of system calls (seccomp)";
+    EXPECT_EQ(outcome, 0) << present;
+    EXPECT_EQ(fetch_now().moved_bytes, 0u) << present;
+    expect_complete();
+  }
 }
 
 TEST_F(FetchChunks, AChunkThatArrivesWrongOnceIsFetchedAgainAlone) {
