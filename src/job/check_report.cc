@@ -1,9 +1,13 @@
 #include "xffl/job/check_report.h"
 
+#include <algorithm>
+#include <set>
+#include <tuple>
 #include <variant>
 
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
+#include "xffl/base/utf8.h"
 
 namespace xffl::job {
 namespace {
@@ -13,6 +17,7 @@ constexpr int kCheckVersion = 1;
 constexpr int64_t kMostChecked = int64_t{1} << 53;  // exact in every reader of JSON
 constexpr int64_t kMostCheckRanks = 1'000'000;
 constexpr size_t kLongestCheckText = 2000, kMostCheckShards = 200;
+constexpr size_t kMostDataBytes = 48 << 10;  // of kMaxCheckBytes
 
 // A key of a file and the member that holds its value.
 template <class T>
@@ -57,7 +62,19 @@ constexpr CheckKey<Found> kReportKeys[] = {{"backend", &Found::backend},
                                            {"problem", &Found::problem},
                                            {"complete", &Found::complete}};
 
-void write_value(Json& json, const std::string& text) { json = text.substr(0, kLongestCheckText); }
+// The reader's limit holds for the text in the file, where U+FFFD replaces an invalid byte.
+void write_value(Json& json, const std::string& text) {
+  std::string valid;
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = utf8_length(text, i);
+    const std::string_view character =
+        length > 0 ? std::string_view(text).substr(i, length) : std::string_view("\uFFFD");
+    if (valid.size() + character.size() > kLongestCheckText) break;
+    valid += character;
+    i += std::max<size_t>(1, length);
+  }
+  json = valid;
+}
 template <class V>
 void write_value(Json& json, const V& value) {
   json = value;
@@ -98,6 +115,18 @@ std::string dump_check(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+std::vector<const CheckedShard*> one_of_each_kind_first(const std::vector<CheckedShard>& shards) {
+  std::set<std::tuple<int64_t, int64_t, std::string>> kinds;
+  std::vector<const CheckedShard*> sorted, others;
+  for (const CheckedShard& shard : shards) {
+    const bool is_new =
+        kinds.emplace(shard.vocab_size, shard.sequence_length, shard.problem).second;
+    (is_new ? sorted : others).push_back(&shard);
+  }
+  sorted.insert(sorted.end(), others.begin(), others.end());
+  return sorted;
+}
+
 }  // namespace
 
 std::string rank_check_file(int rank) { return "out/rank-" + std::to_string(rank) + ".json"; }
@@ -106,9 +135,15 @@ std::string nccl_log_file(int rank) { return "out/nccl-" + std::to_string(rank) 
 std::string format_rank_check(const RankCheck& check) {
   Json json{{"format", kRankFormat}, {"version", kCheckVersion}};
   write_keys(json, kRankKeys, check);
-  json["data"] = Json::array();
-  for (const CheckedShard& shard : check.data)
-    write_keys(json["data"].emplace_back(Json::object()), kShardKeys, shard);
+  Json& data = json["data"] = Json::array();
+  size_t data_bytes = 0;
+  for (const CheckedShard* shard : one_of_each_kind_first(check.data)) {
+    Json entry = Json::object();
+    write_keys(entry, kShardKeys, *shard);
+    data_bytes += dump_check(entry).size();
+    if (data.size() == kMostCheckShards || data_bytes > kMostDataBytes) break;
+    data.push_back(std::move(entry));
+  }
   return dump_check(json);
 }
 

@@ -4,6 +4,7 @@
 
 #include "samples.h"
 #include "support/temp_dir.h"
+#include "xffl/job/check_report.h"
 
 namespace xffl::job {
 namespace {
@@ -320,6 +321,34 @@ TEST(CheckReportAnswers, EvaluateOnlyJobsTrainNothing) {
   EXPECT_THAT(message_of(ErrorKind::kRejected, check), HasSubstr("update_sha256"));
   report.update_sha256 = "";
   EXPECT_NO_THROW(check());
+}
+
+// The coordinator would refuse the file, and report a rank that has not started.
+TEST(RankCheckFile, OfManyShardsStaysWithinTheReadersLimits) {
+  for (const size_t length : {size_t{1}, size_t{300}}) {
+    RankCheck check;
+    for (int i = 0; i < 300; ++i)
+      check.data.push_back({.path = "/" + std::string(length, 'x') + std::to_string(i),
+                            .vocab_size = 300,
+                            .sequence_length = 64,
+                            .problem = {}});
+    check.data.back().vocab_size = 301;
+    const std::string text = format_rank_check(check);
+    EXPECT_LE(text.size(), kMaxCheckBytes);
+    const RankCheck read = parse_rank_check(text, "rank-0.json");
+    EXPECT_GT(read.data.size(), 100u);
+    EXPECT_THAT(read.data, testing::Contains(check.data.back())) << "the only one of its kind";
+  }
+}
+
+TEST(RankCheckFile, LongTextsAreReadAsFarAsTheyFit) {
+  for (const std::string& text :
+       {std::string(1999, 'a') + "\u00e9", std::string(1998, 'a') + std::string(9, '\xff')}) {
+    RankCheck check;
+    check.problem = text;
+    const RankCheck read = parse_rank_check(format_rank_check(check), "rank-0.json");
+    EXPECT_EQ(read.problem.substr(0, 1998), std::string(1998, 'a'));
+  }
 }
 
 }  // namespace

@@ -50,6 +50,7 @@ struct RankCheck {
   int threads = 0;
   double product_tflops = 0;  // of a bf16 product
   std::string problem;        // of the device or the product
+  // In a file at most 200; of more, those of another vocabulary, length or problem come first.
   std::vector<CheckedShard> data;
   bool operator==(const RankCheck&) const = default;
 };
