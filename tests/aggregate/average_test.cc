@@ -310,22 +310,28 @@ TEST_F(Average, ConvertKeepsValuesAndShapes) {
 
 // The check comes before the first write, not when half of a model has filled the disk.
 TEST_F(Average, ReportsMissingDiskSpaceBeforeWriting) {
-  const Input a = input("a", some_model(4, Dtype::kBF16));
+  const Input a = input("a", some_model(4, Dtype::kBF16)), master = input("master", some_model(4));
   const fs::path disk = dir_ / "disk";
   fs::create_directory(disk);
-  Thrown thrown;
+  Thrown thrown, by_step;
   bool mounted = false;
   std::thread([&] {  // in a mount namespace
     mounted = ::unshare(CLONE_NEWNS) == 0 &&
               ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
               ::mount("xffl", disk.c_str(), "tmpfs", 0, "size=2m") == 0;
-    if (mounted) thrown = thrown_by([&] { convert(a.folder, Dtype::kF32, disk / "master"); });
+    if (!mounted) return;
+    thrown = thrown_by([&] { convert(a.folder, Dtype::kF32, disk / "master"); });
+    by_step = thrown_by(
+        [&] { server_step(master.folder, {a}, true, Dtype::kBF16, disk / "m1", disk / "g1"); });
   })
       .join();
   if (!mounted) GTEST_SKIP() << "no mount namespaces here";
   EXPECT_EQ(thrown.kind, ErrorKind::kIo);
   EXPECT_THAT(thrown.message, HasSubstr("not enough space in " + disk.string() + ": 2277076"));
   EXPECT_THAT(thrown.message, HasSubstr("bytes are needed, 20"));
+  EXPECT_EQ(by_step.kind, ErrorKind::kIo);
+  EXPECT_THAT(by_step.message, HasSubstr("not enough space in " + disk.string() + ": 2891326"))
+      << "for the master and the published model";
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "models.h"
 #include "support/temp_dir.h"
+#include "support/unchecked_writer.h"
 #include "xffl/aggregate/aggregate.h"
 
 namespace xffl::aggregate {
@@ -183,6 +184,36 @@ TEST_F(CheckUpdate, RejectsATruncatedFile) {
   const auto file = folder / "model.safetensors";
   std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1);
   EXPECT_EQ(thrown_by([&] { check_update(folder, base_, false); }).kind, ErrorKind::kCorrupt);
+}
+
+// The changed element stays finite: only the hashes show the damage.
+TEST_F(CheckUpdate, FindsDamageOfTheUpdateAndOfTheInputModel) {
+  const auto update = write_model(dir_ / "update", some_model(2, Dtype::kBF16));
+  const auto hashes_of = [](const std::filesystem::path& folder) {
+    return checkpoint::rehash(folder, checkpoint::write_manifest(folder).root_sha256(),
+                              test::write_unchecked);
+  };
+  const checkpoint::Hashes of_update = hashes_of(update), of_base = hashes_of(base_);
+  const auto expect_damage = [](const std::filesystem::path& folder, const auto& body) {
+    const auto path = folder / "model.safetensors";
+    const std::string good = read_file(path, 1 << 30);
+    std::string bad = good;
+    bad.at(bad.size() - 2) ^= 1;
+    write_file_atomic(path, bad);
+    const Thrown thrown = thrown_by(body);
+    write_file_atomic(path, good);
+    EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt) << thrown.message;
+    EXPECT_THAT(thrown.message, HasSubstr(path.string() + " is damaged"));
+  };
+  const auto check_hashed = [&](bool delta, const ChangeLimit& limit) {
+    check_update(update, base_, delta, limit, of_update, of_base);
+  };
+  const ChangeLimit far{.norm = 1e9}, turned{.norm = 1e9, .base_norm = 1e-9};
+  EXPECT_NO_THROW(check_hashed(true, turned));
+  for (const bool delta : {true, false}) expect_damage(update, [&] { check_hashed(delta, far); });
+  expect_damage(base_, [&] { check_hashed(false, far); });
+  expect_damage(base_, [&] { check_hashed(true, turned); });
+  expect_damage(base_, [&] { l2_norm(base_, of_base); });
 }
 
 }  // namespace

@@ -231,6 +231,19 @@ TEST_F(ServerStep, CopiesOnlyTheFilesThatWereWrittenWithTheMaster) {
   }
 }
 
+// Llama 3's tokenizer.json has 9 MB.
+TEST_F(ServerStep, CopiesATokenizerOfSeveralMegabytes) {
+  const Input update = input("a", {{"w", {{2}, {1, 2}}}});
+  const auto master = write_model(dir_ / "master", {{"w", {{2}, {1, 2}}}});
+  const std::string tokenizer(9u << 20, 'x');
+  write_file_atomic(master / "tokenizer.json", tokenizer);
+  const checkpoint::Hashes hashes = checkpoint::rehash(
+      master, checkpoint::write_manifest(master).root_sha256(), test::write_unchecked);
+  server_step(master, {update}, true, Dtype::kBF16, dir_ / "m1", dir_ / "g1", {.hashes = hashes});
+  for (const char* folder : {"m1", "g1"})
+    EXPECT_TRUE(read_file(dir_ / folder / "tokenizer.json", 16u << 20) == tokenizer) << folder;
+}
+
 // Damage, which a restored master mends.
 TEST_F(ServerStep, AFileThatVanishesDuringTheStepIsDamage) {
   const Input update = input("a", {{"w", {{2}, {1, 2}}}});

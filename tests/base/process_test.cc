@@ -137,6 +137,14 @@ TEST(RunProcess, StopRequestKillsAChildThatIgnoresSigterm) {
   EXPECT_EQ(result.exit_code, 128 + SIGKILL);
 }
 
+// The input and the answer are longer than a pipe.
+TEST(RunProcess, TakesTheAnswerWhileTheChildReadsStdin) {
+  const std::string input(1 << 20, 'x');
+  const ProcessResult result = run_process({.argv = {"timeout", "30", "cat"}, .stdin_text = input});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_TRUE(result.out == input);
+}
+
 TEST(RunProcess, SurvivesAChildThatDoesNotReadStdin) {
   EXPECT_EQ(run_process({.argv = {"true"}, .stdin_text = std::string(1 << 20, 'x')}).exit_code, 0);
 }

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include "files.h"
+#include "support/failing_call.h"
 #include "support/temp_dir.h"
 #include "xffl/base/sha256.h"
 
@@ -217,6 +219,23 @@ TEST(MakeManifest, RejectsSubfoldersLinksPipesAndUnsafeNames) {
 TEST(MakeManifest, ThrowsNotFoundForAMissingFolder) {
   EXPECT_EQ(thrown_by([] { make_manifest("/nonexistent/folder"); }).kind, ErrorKind::kNotFound);
   EXPECT_EQ(thrown_by([] { read_manifest("/nonexistent/folder"); }).kind, ErrorKind::kNotFound);
+}
+
+// A file of /proc has no size and some content. The filter of system calls reads no byte of the
+// other file.
+TEST(HashFile, RejectsAFileThatGrowsOrShrinksMeanwhile) {
+  const Thrown grown = thrown_by([] { hash_file("/proc/self/status"); });
+  EXPECT_EQ(grown.kind, ErrorKind::kRejected);
+  EXPECT_THAT(grown.message, HasSubstr("changed while it was read"));
+  const test::TempDir dir;
+  write_text(dir / "f", "abc");
+  const int code = test::in_child([&] {
+    if (!test::fail_calls(SYS_pread64, 0)) return 77;
+    const Thrown shrunk = thrown_by([&] { hash_file(dir / "f"); });
+    return shrunk.message.find("changed while it was read") != std::string::npos ? 0 : 1;
+  });
+  if (code == 77) GTEST_SKIP() << "this system does not allow seccomp filters";
+  EXPECT_EQ(code, 0);
 }
 
 class VerifyFolder : public testing::Test {

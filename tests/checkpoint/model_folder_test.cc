@@ -201,6 +201,15 @@ TEST(CopyTokenizerFiles, CopiesTokenizerFilesOnly) {
   EXPECT_EQ(found, std::set<std::string>(wanted.begin(), wanted.end()));
 }
 
+// Llama 3's tokenizer.json has 9 MB.
+TEST(CopyTokenizerFiles, CopiesAFileOfSeveralMegabytes) {
+  test::TempDir from;
+  test::TempDir to;
+  write_text(from / "tokenizer.json", std::string(9u << 20, 'x'));
+  copy_tokenizer_files(from.path(), to.path());
+  EXPECT_EQ(fs::file_size(to / "tokenizer.json"), 9u << 20);
+}
+
 // Hugging Face's cache holds a model as links to files of another folder.
 TEST(CopyTokenizerFiles, CopiesTheFilesBehindLinks) {
   test::TempDir from;

@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "support/await.h"
 #include "support/refused_threads.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
@@ -74,6 +75,24 @@ TEST(TrailingHash, DamageOfAMissedBlockIsAnError) {
     });
   });
   EXPECT_THAT(message, testing::HasSubstr((dir / "f").string() + ": the bytes 700000 to 710000"));
+}
+
+// The speed of the hash's thread decides whether it misses a block.
+TEST(TrailingHash, DamageThatItsThreadFindsIsAnError) {
+  const test::TempDir dir;
+  const std::vector<std::byte> bytes = random_bytes(kBlocks * kBlock), zeros(bytes.size());
+  test::Thrown thrown;
+  EXPECT_TRUE(test::await([&] {
+    thrown = test::thrown_by([&] {
+      hash_of_late_writes(dir / "f", bytes, [&] {
+        const UniqueFd fd = open_file(dir / "f", O_RDWR);
+        write_at(fd.get(), 0, zeros, dir / "f");
+      });
+    });
+    return thrown.message != "no error was thrown";
+  }));
+  EXPECT_EQ(thrown.kind, ErrorKind::kIo);
+  EXPECT_THAT(thrown.message, testing::HasSubstr("differ from those that were just written"));
 }
 
 TEST(TrailingHash, ATruncatedFileIsAnError) {

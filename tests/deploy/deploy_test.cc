@@ -188,38 +188,60 @@ TEST_F(Deploy, ContinuesAfterEachInterruption) {
 }
 
 // `xffl deploy` was killed, and its script goes on at the facility while the next one runs.
-TEST_F(Deploy, TheScriptOfAKilledCommandChangesNothing) {
-  const fs::path staging = programs() / ".staging" / bundle_.name;
-  fs::create_directories(staging);
-  fs::copy_file(bundle_.archive, staging / (bundle_.name + ".tar.gz"));
-  // The first tar unpacks a part and waits for the file `go`.
-  fs::create_directories(dir_ / "bin");
-  write_file_atomic(dir_ / "bin/tar",
-                    "#!/bin/sh\nPATH=/usr/bin:/bin\nif mkdir ../first 2>/dev/null; then\n"
-                    "  for last; do :; done\n  mkdir -p \"$last/part\" && : >\"$last/part/file\"\n"
-                    "  until [ -e ../go ]; do sleep 0.05; done\nfi\nexec tar \"$@\"\n");
-  fs::permissions(dir_ / "bin/tar", fs::perms::owner_all);
-  const ProcessSpec script{
-      .argv = {"sh", XFFL_SOURCE_DIR "/src/deploy/place_bundle.sh", programs().string(),
-               bundle_.name, bundle_.name.substr(bundle_.name.rfind('-') + 1)},
-      .env = {{"PATH", (dir_ / "bin").string() + ":/usr/bin:/bin"}},
-      .cwd = programs(),
-      .timeout = std::chrono::seconds(60)};
-  ProcessResult earlier;
-  std::jthread killed([&] { earlier = run_process(script); });
-  ASSERT_TRUE(test::await([&] { return fs::exists(dir_ / "work/first"); }));
-  const ProcessResult next = run_process(script);
-  EXPECT_EQ(next.exit_code, 0) << next.err;
-  EXPECT_THAT(next.out, HasSubstr("state unpacked"));
-  const fs::path file = programs() / bundle_.name / "lib/large";
-  const auto placed = fs::last_write_time(file);
-  EXPECT_FALSE(fs::exists(programs() / ".staging"));
-  std::ofstream(dir_ / "work/go").put('\n');
-  killed.join();
-  EXPECT_EQ(earlier.exit_code, 2) << earlier.out;
-  EXPECT_THAT(earlier.err, HasSubstr("another deployment of this bundle has begun"));
-  EXPECT_EQ(fs::last_write_time(file), placed);
-  EXPECT_FALSE(fs::exists(programs() / ".staging"));
+class KilledDeploy : public Deploy {
+ protected:
+  /// `body` replaces a program; its first call waits for the file $WORK/go after $WORK/first.
+  void expect_no_change_with(const std::string& program, const std::string& body) {
+    const fs::path staging = programs() / ".staging" / bundle_.name;
+    fs::create_directories(staging);
+    fs::copy_file(bundle_.archive, staging / (bundle_.name + ".tar.gz"));
+    fs::create_directories(dir_ / "bin");
+    write_file_atomic(dir_ / "bin" / program, "#!/bin/sh\nPATH=/usr/bin:/bin\n" + body);
+    fs::permissions(dir_ / "bin" / program, fs::perms::owner_all);
+    const ProcessSpec script{
+        .argv = {"sh", XFFL_SOURCE_DIR "/src/deploy/place_bundle.sh", programs().string(),
+                 bundle_.name, bundle_.name.substr(bundle_.name.rfind('-') + 1)},
+        .env = {{"PATH", (dir_ / "bin").string() + ":/usr/bin:/bin"},
+                {"WORK", (dir_ / "work").string()}},
+        .cwd = programs(),
+        .timeout = std::chrono::seconds(60)};
+    ProcessResult earlier;
+    std::jthread killed([&] { earlier = run_process(script); });
+    ASSERT_TRUE(test::await([&] { return fs::exists(dir_ / "work/first"); }));
+    const ProcessResult next = run_process(script);
+    EXPECT_EQ(next.exit_code, 0) << next.err;
+    EXPECT_THAT(next.out, HasSubstr("state unpacked"));
+    const fs::path file = programs() / bundle_.name / "lib/large";
+    const auto placed = fs::last_write_time(file);
+    EXPECT_FALSE(fs::exists(programs() / ".staging"));
+    std::ofstream(dir_ / "work/go").put('\n');
+    killed.join();
+    EXPECT_EQ(earlier.exit_code, 2) << earlier.out;
+    EXPECT_THAT(earlier.err, HasSubstr("another deployment of this bundle has begun"));
+    ASSERT_TRUE(fs::exists(file)) << "the newer script's bundle";
+    EXPECT_EQ(fs::last_write_time(file), placed);
+    EXPECT_FALSE(fs::exists(programs() / ".staging"));
+  }
+};
+
+TEST_F(KilledDeploy, ItsScriptChangesNothingAfterItHasUnpackedAPart) {
+  expect_no_change_with("tar", R"sh(if mkdir "$WORK/first" 2>/dev/null; then
+  for last; do :; done
+  mkdir -p "$last/part" && : >"$last/part/file"
+  until [ -e "$WORK/go" ]; do sleep 0.05; done
+fi
+exec tar "$@"
+)sh");
+}
+
+TEST_F(KilledDeploy, ItsScriptChangesNothingAfterItHasComparedTheFiles) {
+  expect_no_change_with("sha256sum", R"sh(sha256sum "$@"
+code=$?
+if [ "$1" = -c ] && mkdir "$WORK/first" 2>/dev/null; then
+  until [ -e "$WORK/go" ]; do sleep 0.05; done
+fi
+exit $code
+)sh");
 }
 
 TEST_F(Deploy, ThroughSsh) {

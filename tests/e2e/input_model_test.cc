@@ -16,6 +16,7 @@ using std::chrono::seconds;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 class InputModel : public InProcessFederation {
  protected:
@@ -127,6 +128,9 @@ class InputDifferences : public InputModel {
 TEST_F(InputDifferences, AreSent) {
   expect_result();
   EXPECT_TRUE(was_packed(2) && was_packed(3));
+  for (const auto& entry : fs::recursive_directory_iterator(project_.run_folder()))
+    EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr("packed")))
+        << "the differences fill this machine's disk";
 }
 
 // The site has removed the reference of the differences.

@@ -171,6 +171,31 @@ TEST_F(Quorum, AnUpdateWithinTheGraceTimeCounts) {
   EXPECT_EQ(project_.history().rounds.at(1).participants.size(), 2u);
 }
 
+// alba has measured the last model, and brno measures it for longer than the grace time.
+TEST_F(Quorum, TheGraceTimeEndsNoEvaluation) {
+  for (const char* name : {"alba", "brno"}) project_.set_validation(name, "it");
+  project_.set_hold();
+  write("quorum: 1, quorum_grace: 1s, deadline: 1h", 1);
+  project_.release();
+  project_.hold("brno", 2);
+  const auto evaluation_has = [&](const std::string& kind) {
+    for (const history::StoredEvent& event : project_.events())
+      if (event.round == 2 && event.kind == kind) return true;
+    return false;
+  };
+  std::jthread later([&] {
+    EXPECT_TRUE(await([&] { return evaluation_has("update_accepted"); }));
+    EXPECT_FALSE(await([&] { return evaluation_has("facility_missing"); }, seconds(2)));
+    project_.release("brno", 2);
+  });
+  EXPECT_EQ(run().rounds_published, 1);
+  later.join();
+  const history::RoundState evaluation = project_.history().rounds.at(2);
+  EXPECT_TRUE(evaluation.evaluates);
+  for (const char* name : {"alba", "brno"})
+    EXPECT_TRUE(evaluation.facilities.at(FacilityName(name)).accepted) << name;
+}
+
 TEST_F(Quorum, ARestartedCoordinatorEndsTheRoundAtTheSameMoment) {
   write("quorum: 1, quorum_grace: 6s, deadline: 1h", 1);
   project_.set_hold();

@@ -172,8 +172,8 @@ TEST_P(RankScript, ARankThatFailsEndsTheOthers) {
 
 TEST_P(RankScript, TheWarningReachesTheFirstHost) {
   settings([](auto& values) {
-    values.time = std::chrono::seconds(4);
-    values.warning = std::chrono::seconds(2);
+    values.time = std::chrono::seconds(600);
+    values.warning = std::chrono::seconds(598);  // two seconds after the start
   });
   trainer(
       "trap 'echo \"$RANK warned\"; exit 0' USR1\n"
@@ -182,6 +182,22 @@ TEST_P(RankScript, TheWarningReachesTheFirstHost) {
   const ProcessResult result = run();
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_THAT(ranks_of(result.out), ElementsAre("0 warned", "1 warned"));
+}
+
+// The signal interrupts one `wait` of the script. A later exit code above 128 is a rank's.
+TEST_P(RankScript, ARankThatIsKilledAfterTheWarningEndsTheOthers) {
+  trainer(
+      "case $RANK in\n"
+      "  0) trap 'kill -KILL $$' USR1\n"
+      "    until [ -e last ]; do sleep 0.1; done\n"
+      "    sleep 0.3\n"  // until the script waits for its ranks
+      "    kill -USR1 \"$PPID\"\n"
+      "    for ((i = 0; i < 600; ++i)); do sleep 0.1; done ;;\n"
+      "  3) touch last ;;\n"
+      "esac\n"
+      "trap '' USR1\nexec sleep 20\n");
+  const ProcessResult result = run();
+  EXPECT_GT(result.exit_code, 128) << result.out << result.err;
 }
 
 TEST_P(RankScript, AnotherNumberOfHostsIsAnError) {

@@ -4,6 +4,7 @@
 
 #include "fake_services.h"
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/file.h"
 
 namespace xffl::facility {
@@ -110,6 +111,24 @@ TEST(Site, AClockThatIsThousandsOfYearsAwayIsNotRecorded) {
     EXPECT_EQ(usage->clock_offset, std::nullopt);
     EXPECT_EQ(usage->starts.size(), 1u);
   }
+}
+
+// An error of this machine may pass. Only a model without a remedy ends the run.
+TEST(RunModels, AFullDiskDuringARebuildIsNoLackOfARemedy) {
+  OpenSite open;
+  RunModels& models = open.context.models;
+  const std::string sha256(64, 'a');
+  open.history.record({}, history::ModelImported{sha256, sha256, sha256});
+  make_dirs(open.folder.adapted());
+  write_file_atomic(open.folder.adapted() / "model.safetensors", "damaged");
+  const auto restore_with = [&](ErrorKind kind) {
+    models.make_first = [kind](const std::filesystem::path&) { throw Error(kind, "text"); };
+    return test::kind_of([&] { models.restore_adapted(); });
+  };
+  for (const ErrorKind kind : {ErrorKind::kIo, ErrorKind::kCancelled, ErrorKind::kBusy})
+    EXPECT_EQ(restore_with(kind), kind) << to_string(kind);
+  for (const ErrorKind kind : {ErrorKind::kCorrupt, ErrorKind::kNotFound, ErrorKind::kRejected})
+    EXPECT_EQ(restore_with(kind), ErrorKind::kCorrupt) << to_string(kind);
 }
 
 }  // namespace

@@ -1,6 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "site.h"
+#include "support/temp_dir.h"
+#include "support/tiny_model.h"
 
 namespace xffl::facility {
 namespace {
@@ -12,6 +16,19 @@ TEST(MaxUpdateBytes, AllowsFloat32AndTheOtherFiles) {
   EXPECT_EQ(max_update_bytes({{"head", checkpoint::Dtype::kBF16, {128256, 4096}},
                               {"norm", checkpoint::Dtype::kF32, {4096}}}),
             64 * kMiB + 4 * (128256ull * 4096 + 4096));
+}
+
+// policy.max_change is relative to the input model of each round.
+TEST(ModelNorms, AreThoseOfTheGivenModel) {
+  const test::TempDir dir;
+  const auto model = [&](int round) { return dir / ("model" + std::to_string(round)); };
+  for (const int round : {1, 2})
+    test::write_tiny_model(model(round), test::kTinyRows,
+                           [round](size_t) { return static_cast<float>(round); });
+  const double norm = std::sqrt(16 * 8 + 12 * 8 + 8);  // of as many ones
+  ModelNorms norms;
+  for (const int round : {1, 2, 1})
+    EXPECT_NEAR(norms.of(model(round), {}), round * norm, 1e-6) << round;
 }
 
 }  // namespace

@@ -178,6 +178,20 @@ TEST_F(SpendingTest, CountsAKeptAllocationOnce) {
   EXPECT_EQ(alba(), 2 * 250) << "from its first start, with the idle time";
 }
 
+// The end of its first attempt is not known: neither is the idle time after it.
+TEST_F(SpendingTest, CountsNoIdleTimeOfAKeptAllocationAfterAnUnknownEnd) {
+  intend(1, 1, 300);
+  submit(1, 1, "41");
+  accept(1, 1, std::nullopt, 100);
+  EXPECT_EQ(alba(), 2000);
+  intend(2, 1, 300);
+  submit(2, 1, "41");
+  job::JobStart second = ended(150, 250);
+  second.handover = 1;
+  accept(2, 1, times({second}));
+  EXPECT_EQ(alba(), 2000 + 2 * 100);
+}
+
 TEST_F(SpendingTest, KeepsTheOfferOfAnAllocationThatNoRoundTook) {
   intend(1, 1, 5000);
   submit(1, 1, "41");

@@ -255,6 +255,23 @@ TEST(Journal, AWriterWhoseFolderWasMovedIsRejected) {
   }
 }
 
+// As on a network file system that is away for a moment.
+TEST(Journal, AWriterWhosePathCannotBeReadGoesOn) {
+  const test::TempDir dir;
+  const fs::path folder = dir / "run", aside = dir / "aside";
+  fs::create_directory(folder);
+  const auto journal = Store::open(folder / "journal.db");
+  journal->append({.kind = "run_created"});
+  fs::rename(folder, aside);
+  fs::create_symlink(folder, folder);  // a loop: ELOOP
+  EXPECT_TRUE(journal->is_writer());
+  EXPECT_NO_THROW(journal->check_writer());
+  fs::remove(folder);
+  fs::rename(aside, folder);
+  EXPECT_NO_THROW(journal->append({.kind = "run_resumed"}));
+  EXPECT_EQ(read_events(folder / "journal.db").size(), 2u);
+}
+
 // As `xffl status` of a snapshot or an archive.
 TEST(Journal, IsReadOnAReadOnlyFileSystem) {
   const test::TempDir dir;

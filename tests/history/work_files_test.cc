@@ -128,6 +128,19 @@ TEST_F(WorkFiles, OfEarlierEpochsAreRemovedEverywhereExceptForUpdates) {
   EXPECT_TRUE(fs::exists(alba / "report.json"));
 }
 
+// A coordinator that was frozen goes on with its fetch after the take-over.
+TEST_F(WorkFiles, OfSeveralUpdatesThatOfTheNewestEpochIsTakenOver) {
+  const fs::path alba = folder_.facility(2, FacilityName("alba"));
+  const auto update = [&](int epoch) { return alba / ("update.e" + std::to_string(epoch)); };
+  for (int epoch = 1; epoch <= 3; ++epoch) {
+    make_dirs(update(epoch));
+    write_file_atomic(update(epoch) / ".model.safetensors.part", std::to_string(epoch));
+  }
+  take_over_work_files(folder_, 2, 4);
+  EXPECT_EQ(read_file(update(4) / ".model.safetensors.part", 100), "3");
+  for (int epoch = 1; epoch <= 3; ++epoch) EXPECT_FALSE(fs::exists(update(epoch))) << epoch;
+}
+
 // Copies of a large update would delay a command and need space.
 TEST_F(WorkFiles, ACommandLeavesTheCopiesToTheNextCoordinator) {
   const fs::path alba = folder_.facility(2, FacilityName("alba"));

@@ -1,6 +1,7 @@
 """scripts/package.sh image refuses what is no bundle, and scripts/check_image.sh finds images that differ or are damaged.
+scripts/package.sh trainer makes an archive only of a bundle that its checks accept.
 
-Exit code 77: skopeo, umoci or squashfs-tools is not installed, and the tests with them were skipped.
+Exit code 77: skopeo, umoci, squashfs-tools or a library's licence is not installed, and the tests with them were skipped.
 """
 import hashlib
 import os
@@ -14,6 +15,8 @@ import unittest
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
 OTHER = "x86_64" if platform.machine() == "aarch64" else "aarch64"  # images of it are not started
+LICENCES = [pathlib.Path("/usr/share/doc", name, "copyright")
+            for name in ("libcli11-dev", "nlohmann-json3-dev", "libspdlog-dev", "libfmt-dev", "libgloo-dev")]
 TOOLS = ("skopeo", "umoci", "mksquashfs", "unsquashfs")
 
 
@@ -35,6 +38,67 @@ class Bundle(unittest.TestCase):
             other.touch()
             self.assertIn("'riscv64': expected x86_64 or aarch64", run(SCRIPTS / "package.sh", "image", other, code=2))
         self.assertIn("usage:", run(SCRIPTS / "package.sh", "image", code=2))
+
+
+@unittest.skipUnless(platform.machine() == "x86_64" and all(path.exists() for path in LICENCES), "bundles are not built here")
+class Trainer(unittest.TestCase):
+    """scripts/package.sh in a tree with made-up programs, libraries, licences and checks."""
+
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.tree, self.dist = pathlib.Path(scratch.name, "tree"), pathlib.Path(scratch.name, "dist")
+        site = ".deps/venv/lib/python3.12/site-packages"
+        self.write("CMakeLists.txt", "project(xffl VERSION 0.1.0)\n")
+        self.write("scripts/check_package.py", "")
+        wheels = ("torch", "pyarrow", "nvidia_cuda_runtime", "nvidia_cuda_cupti")
+        for licence in ("LICENSE", ".deps/sysroot/x86_64/usr/share/doc/gcc-10-base/copyright",
+                        *(f"{site}/{name}-1.dist-info/LICENSE" for name in wheels)):
+            self.write(licence, "a licence\n")
+        for script in ("bootstrap.sh", "build.sh"):
+            self.write(f"scripts/{script}", "#!/bin/sh\n")
+        shutil.copy(SCRIPTS / "package.sh", self.tree / "scripts")
+        libraries, shared = self.tree / site / "torch/lib", ("-shared", "-fPIC")
+        self.compile("int inner(void) { return 7; }", libraries / "libinner.so", *shared)
+        self.compile("int inner(void); int outer(void) { return inner(); }", libraries / "libouter.so", *shared, "-linner")
+        for name in ("xffl-train", "xffl-tokenize"):
+            self.compile("int outer(void); int main(void) { return outer(); }", f"build/bundle-cpu/bin/{name}", "-louter")
+
+    def write(self, name, text):
+        path = self.tree / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def compile(self, text, name, *options):
+        libraries = self.tree / ".deps/venv/lib/python3.12/site-packages/torch/lib"
+        self.write(name, "")
+        self.write("source.c", text)
+        run("gcc", self.tree / "source.c", "-o", self.tree / name, f"-L{libraries}", f"-Wl,-rpath-link,{libraries}", *options)
+
+    def archives(self, check, code):
+        """The archives after a check of the bundle that ends with this exit code."""
+        self.write("scripts/check_package.sh", f"#!/bin/sh\nexit {check}\n")
+        run("env", "-u", "XFFL_DEPS_DIR", self.tree / "scripts/package.sh", "trainer", "--output", self.dist, code=code)
+        return list(self.dist.glob("*.tar.gz"))
+
+    def test_of_a_bundle_that_does_not_start_is_no_archive(self):
+        self.assertEqual(self.archives(check=1, code=1), [])
+        self.assertEqual(len(self.archives(check=77, code=0)), 1)  # it cannot be started here
+
+    def test_has_programs_and_their_libraries_with_a_manifest(self):
+        archive, = self.archives(check=0, code=0)
+        self.assertRegex(archive.name, "^xffl-trainer-0.1.0-x86_64-cpu-[0-9a-f]{8}.tar.gz$")
+        with tempfile.TemporaryDirectory() as folder:
+            run("tar", "-C", folder, "-xzf", archive)
+            bundle = pathlib.Path(folder, archive.name.removesuffix(".tar.gz"))
+            lines = (bundle / "MANIFEST").read_text().splitlines()
+            self.assertEqual({name for _, name in map(str.split, lines)},
+                             {str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file()} - {"MANIFEST"})
+            for digest, name in map(str.split, lines):
+                self.assertEqual(hashlib.sha256((bundle / name).read_bytes()).hexdigest(), digest)
+            self.assertEqual(sorted(path.name for path in (bundle / "lib").iterdir()), ["libinner.so", "libouter.so"])
+            self.assertEqual((bundle / "bin/xffl-train").stat().st_mode & 0o777, 0o755)
 
 
 @unittest.skipUnless(all(map(shutil.which, TOOLS)), f"one of {', '.join(TOOLS)} is not installed")

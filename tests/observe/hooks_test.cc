@@ -153,6 +153,16 @@ TEST_F(HooksTest, ThatFailAreLoggedOnceAndTheNextEventComes) {
   EXPECT_EQ(warnings, 1u) << log;
 }
 
+// A code above 128 is not always a signal: a failed ssh ends with 255.
+TEST_F(HooksTest, ThatEndWithAHighCodeAreOver) {
+  Hooks failing = hooks({"sh", "-c", "cat >> got; exit 255"});
+  for (const char* reason : {"1", "2"}) pause(reason);
+  run(failing);
+  run(failing);
+  EXPECT_THAT(texts(), ElementsAre("alba is paused: 1", "alba is paused: 2"));
+  EXPECT_THAT(logged(), HasSubstr("exit code 255"));
+}
+
 TEST_F(HooksTest, ThatCannotStartAreNoError) {
   Hooks missing = hooks({"./no-such-program"});
   pause("x");

@@ -11,6 +11,7 @@
 #include "known_hosts.h"
 #include "ssh_test.h"
 #include "support/fake_clock.h"
+#include "support/hostile_server.h"
 #include "xffl/base/log.h"
 
 namespace xffl::remote {
@@ -276,6 +277,15 @@ TEST_F(SshLink, SeveralFailedWritesLeaveANodeOnce) {
   EXPECT_EQ(connector.get(), other);
 }
 
+TEST_F(SshLink, FurtherConnectionsFollowTheChangeOfTheNode) {
+  test::Sshd bad, good;
+  Connector connector(both(bad, good));
+  EXPECT_EQ(connector.get_several(3).size(), 3u);
+  EXPECT_TRUE(connector.leave(connector.get(), "a full disk"));
+  for (const auto& connection : connector.get_several(3))
+    EXPECT_EQ(connection->name(), host_label(good.settings().hosts[0]));
+}
+
 // A login node whose log-in shell starts no command while a file exists.
 class SshNodeThatRunsNothing : public SshTest {
  protected:
@@ -323,6 +333,25 @@ TEST_F(SshNodeThatRunsNothing, ACommandThatRunsEndsTheCount) {
   clock_.advance(5min);
   expect_failures(*session, 3, 1min);
   EXPECT_EQ(good.connections(), 0);
+}
+
+// As sshd does when it cannot start a process.
+TEST_F(SshNodeThatRunsNothing, ANodeThatRefusesEveryCommandIsLeft) {
+  if (!test::HostileServer::missing().empty()) GTEST_SKIP() << test::HostileServer::missing();
+  test::HostileServer bad;
+  bad.set([](const std::string&) { return test::HostileServer::Behaviour{.refuses = true}; });
+  test::Sshd good;
+  SshSettings settings = good.settings();
+  settings.hosts.insert(settings.hosts.begin(), bad.settings().hosts[0]);
+  std::ofstream(good.known_hosts(), std::ios::app) << read_file(bad.settings().known_hosts, 10'000);
+  const auto session = make_ssh_session(settings, limits_);
+  for (int i = 0; i < 3; ++i) {
+    const Error error = error_of([&] { expect_works(*session); });
+    EXPECT_EQ(error.kind(), ErrorKind::kUnsupported) << error.what();
+    clock_.advance(3min);
+  }
+  expect_works(*session);
+  EXPECT_EQ(good.connections(), 1);
 }
 
 // The name may stand for several nodes.

@@ -53,13 +53,16 @@ TEST_F(SshLogIn, WorksWithEveryKeyType) {
   }
 }
 
-// The host has lost the first of its trusted keys, which is of another type.
+// The host has lost one of its trusted keys, which is of another type.
 TEST_F(SshLogIn, AHostMayHaveSeveralTrustedKeys) {
   test::Sshd sshd({.host_key_type = "ecdsa"});
   const std::string known = read_file(sshd.known_hosts(), 10'000);
-  write_file_atomic(sshd.known_hosts(), known.substr(0, known.find(' ') + 1) +
-                                            read_file(sshd.dir() / "ca.pub", 10'000) + known);
-  expect_works(*make_ssh_session(sshd.settings()));
+  const std::string lost =
+      known.substr(0, known.find(' ') + 1) + read_file(sshd.dir() / "ca.pub", 10'000);
+  for (const std::string& keys : {lost + known, known + lost}) {
+    write_file_atomic(sshd.known_hosts(), keys);
+    expect_works(*make_ssh_session(sshd.settings()));
+  }
 }
 
 // The host would accept the first key.

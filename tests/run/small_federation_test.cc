@@ -1277,6 +1277,18 @@ TEST_F(Federation, AMeanWaitsForFileDescriptors) {
               HasSubstr("this machine does not answer as expected: will retry"));
 }
 
+// A try may fail after it has made the models, ahead of their final names.
+TEST_F(Federation, AMeanReplacesTheModelsOfAFailedTry) {
+  int64_t epoch = 0;
+  observer_.on_begin = [&](int64_t own) { epoch = own; };
+  on_submit_ = [&](const job::JobSpec&) {
+    for (const fs::path& path : {run_folder().master(1), run_folder().global(1)})
+      make_dirs(history::work_name(path, epoch));
+  };
+  EXPECT_EQ(run("policy: {evaluate_last: false}\n").rounds_published, 1);
+  EXPECT_EQ(master_weight(1), 1.0f / 8 + 0.5f);
+}
+
 // A password must not reach another facility.
 TEST_F(Federation, ALogInReachesTheNamedFacility) {
   std::vector<std::string> seen;

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <set>
 
+#include "support/thrown.h"
 #include "verify/verified_run.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
@@ -76,6 +77,15 @@ TEST_F(Verify, FirstMasterIsMadeAgainFromTheModelOfTheConfiguration) {
               testing::ElementsAre("models: r0000/global", "masters: r0000/master"));
 }
 
+// The last value of the model is another finite number.
+TEST_F(Verify, FirstMasterIsMadeAgainDespiteADamagedFirstModel) {
+  fs::remove_all(path() / "r0000/master");
+  const fs::path model = path() / "r0000/global/model.safetensors";
+  test::flip_byte(model, static_cast<std::streamoff>(fs::file_size(model) - 2));
+  const Verification result = check({.replay = verify::Rounds{}, .scratch = copy_.path()});
+  EXPECT_EQ(find(result, "replay").passed, 2) << format_text(result);
+}
+
 TEST_F(Verify, ReplayOfTheLastRoundNeedsNoEarlierUpdate) {
   fs::remove_all(path() / "r0001/alba/update");
   verify::Options options = everything();
@@ -145,6 +155,17 @@ TEST_F(Verify, ReplayLeavesNothingInItsScratchFolderAndStopsOnRequest) {
       EXPECT_EQ(error.kind(), ErrorKind::kCancelled);
     }
     EXPECT_TRUE(fs::is_empty(options.scratch));
+  }
+}
+
+TEST_F(Verify, ReadingTheDataAndReplayingBlocksStopOnRequest) {
+  for (verify::Options options :
+       {verify::Options{.read_data = true}, verify::Options{.replay_blocks = 1}}) {
+    std::stop_source stop;
+    options.scratch = copy_.path() / "scratch";
+    options.stop = stop.get_token();
+    options.on_progress = [&](const std::string&) { stop.request_stop(); };
+    EXPECT_EQ(test::kind_of([&] { check(options); }), ErrorKind::kCancelled);
   }
 }
 
