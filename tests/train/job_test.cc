@@ -250,6 +250,32 @@ TEST_F(WholeJob, SamplesOfSkippedStepsDoNotCount) {
   EXPECT_EQ(outcome.report.samples, 8 - outcome.num_skipped);
 }
 
+// The checkpoint's good steps decide whether the fourth step doubles the loss scale.
+TEST_F(WholeJob, AStepThatDoublesTheLossScaleIsUnscaledByTheOldOne) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  std::vector<std::string> updates;
+  for (const int good_steps : {3, 1999}) {
+    const std::string name = "good-" + std::to_string(good_steps);
+    job::JobSpec first = resumable_job(name, {data}), second = resumable_job(name, {data}, 2);
+    for (job::JobSpec* spec : {&first, &second}) {
+      spec->update_dtype = job::FloatType::kFloat32;
+      spec->training.precision = job::FloatType::kFloat16;
+      spec->training.optimizer = job::OptimizerKind::kSgd;
+    }
+    run(first, 1, finish_after(3, first));
+    const fs::path file = fs::path(second.state_path) / "step-00000003/state.json";
+    Json state = parse_json(read_file(file, 1 << 20), file.string());
+    ASSERT_EQ(state["counts"][0][2].get<int>(), 3) << "no step was skipped";
+    state["counts"][0][2] = good_steps;
+    write_file_atomic(file, state.dump());
+    const JobOutcome outcome = run(second);
+    EXPECT_EQ(outcome.losses.size(), 1u);
+    EXPECT_EQ(outcome.num_skipped, 0);
+    updates.push_back(outcome.report.update_sha256);
+  }
+  EXPECT_EQ(updates[0], updates[1]);
+}
+
 TEST_F(WholeJob, EarlyStoppingCountsWorseValidationsInARow) {
   const std::string data = write_tokens("t.tokens", 4, 6, 12);
   job::JobSpec spec = job("patience", {data});
@@ -777,6 +803,17 @@ TEST_F(WholeJob, AnAbortEndsTheWritingOfTheUpdate) {
   EXPECT_EQ(num_lines(spec.metrics_path), 4u) << "the training was complete";
   EXPECT_FALSE(fs::exists(spec.update_path));
   EXPECT_FALSE(fs::exists(spec.report_path));
+}
+
+// A rank's share of the free memory is then some bytes or kilobytes.
+TEST_F(WholeJob, SharesTheMemoryWithTheRanksOfItsMachine) {
+  const job::JobSpec spec = job("shared", {write_tokens("t.tokens", 8, 2, 20)});
+  const auto alone = comm::make_single_rank();
+  const JobContext context{*alone, at::kCPU, 1 << 24, "test", [] { return StopRequest::kNone; }};
+  const std::string message =
+      test::message_of(ErrorKind::kFailed, [&] { Job(spec, context).run(); });
+  EXPECT_NE(message.find("out of memory before loading"), std::string::npos) << message;
+  EXPECT_EQ(run(spec).report.steps, 4);
 }
 
 TEST_F(WholeJob, DoesNotTakeTheReportOfAnotherJobForItsOwn) {

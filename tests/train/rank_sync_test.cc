@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "support/ranks.h"
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 
 namespace xffl::train {
@@ -81,6 +83,41 @@ TEST_F(RankSync, AnErrorOfALaterRankStopsTheFirst) {
         }
       },
       std::chrono::seconds(20));
+}
+
+// A group whose other rank has ended.
+class LostGroup final : public comm::Group {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  std::string name() const override { return "lost"; }
+  void all_reduce(at::Tensor) override { lose(); }
+  comm::Pending start_all_gather(at::Tensor, at::Tensor) override { return lose(); }
+  comm::Pending start_reduce_scatter(at::Tensor, at::Tensor) override { return lose(); }
+  comm::Pending start_send(at::Tensor, int) override { return lose(); }
+  comm::Pending start_receive(at::Tensor, int) override { return lose(); }
+  void barrier() override { lose(); }
+  void wait_for_first() override {}
+  std::unique_ptr<comm::Group> split(const std::vector<int>&, const std::string&) override {
+    return comm::make_single_rank();
+  }
+
+ private:
+  static comm::Pending lose() { throw Error(ErrorKind::kFailed, "connection closed"); }
+};
+
+TEST(RankSyncAlone, AnOwnErrorIsMoreSpecificThanTheLostConnection) {
+  LostGroup group;
+  const auto kind_after = [&](const Body& body, bool on_all) {
+    return test::kind_of([&] {
+      on_all ? on_all_ranks(group, at::kCPU, body) : on_first_rank(group, at::kCPU, body);
+    });
+  };
+  const Body reject = [] { throw Error(ErrorKind::kRejected, "x"); };
+  for (const bool on_all : {false, true}) {
+    EXPECT_EQ(kind_after(reject, on_all), ErrorKind::kRejected) << on_all;
+    EXPECT_EQ(kind_after([] {}, on_all), ErrorKind::kFailed) << on_all;
+  }
 }
 
 // A scheduler may warn one rank of the end of the walltime, or all.

@@ -139,13 +139,14 @@ def test_a_later_attempt_continues_from_the_checkpoint_of_a_signal(setting, worl
 
 
 def test_only_complete_checkpoints_of_the_same_work_are_taken(setting):
-    assert run(setting("first", checkpoint_interval=2, keep_checkpoints=3)).codes == [0]
-    job = xffl_job.Job(setting("same", checkpoint_interval=2, keep_checkpoints=3))
+    assert run(setting("first", checkpoint_interval=2, keep_checkpoints=2)).codes == [0]
+    job = xffl_job.Job(setting("same", checkpoint_interval=2, keep_checkpoints=2))
     found = xffl_hf.last_checkpoint(job)
     assert found.endswith("/checkpoint-6")
+    assert sorted(path.name for path in xffl_hf.state_folder(job).glob("checkpoint-*")) == ["checkpoint-4", "checkpoint-6"]
     (pathlib.Path(found) / xffl_hf.MARK).unlink()  # its writer was killed
     assert xffl_hf.last_checkpoint(job).endswith("/checkpoint-4")
-    other = setting("other", checkpoint_interval=2, keep_checkpoints=3, learning_rate=2e-3)
+    other = setting("other", checkpoint_interval=2, keep_checkpoints=2, learning_rate=2e-3)
     assert xffl_hf.last_checkpoint(xffl_job.Job(other)) is None
     shutil.rmtree(xffl_hf.state_folder(job))
     assert xffl_hf.last_checkpoint(job) is None

@@ -108,9 +108,10 @@ def test_the_learning_rate_is_that_of_xffl_train(setting, schedule):
     assert len(set(expected)) > 3
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_an_epochs_part_gives_the_losses_of_xffl_train(setting, world_size):
-    settings = dict(first_step=2, schedule=dict(kind="linear", warmup_steps=2, total_steps=6, min_ratio=0.1))
+@pytest.mark.parametrize("world_size, max_grad_norm", [(1, 0.0), (2, 1.0)])  # 0: without clipping
+def test_an_epochs_part_gives_the_losses_of_xffl_train(setting, world_size, max_grad_norm):
+    schedule = dict(kind="linear", warmup_steps=2, total_steps=6, min_ratio=0.1)
+    settings = dict(first_step=2, max_grad_norm=max_grad_norm, schedule=schedule)
     ours, job = harness.train(setting("ours", **settings)), setting("theirs", **settings)
     found = outcome(job, harness.start_ranks(job, world_size, program=EXAMPLE))
     assert found.codes == [0] * world_size, found.output
@@ -226,6 +227,18 @@ def test_a_delta_replaces_the_update_of_a_killed_attempt(setting):
         assert torch.equal(value, (torch.from_numpy(tensors[name]) - base[name]).bfloat16())
 
 
+def test_a_signal_after_the_last_step_keeps_the_update(setting):
+    job = xffl_job.load(setting("job"))
+    results = dict(losses=[1.0] * 3, samples=24, tokens=9, before={"it": (1.0, 9)}, after={})
+    with pytest.raises(xffl_job.JobError, match="of every validation set"):
+        job.finish(trained(job), **results)
+    job.stopping = True
+    job.finish(trained(job), **results)
+    report = json.loads((job.folder / "report.json").read_text())
+    assert report["steps"] == 3 and report["stopped_early"] is True and report["validation"] == []
+    assert (job.folder / "update/model.safetensors").exists()
+
+
 def test_damaged_files_are_refused(setting, tmp_path):
     tokens, source = tmp_path / "t.tokens", random.Random(1)
     whole = tokens.read_bytes()
@@ -279,6 +292,15 @@ def test_a_script_that_fails_is_named(setting):
     assert found.report is None and not (job.parent / "update").exists()
 
 
+def test_a_script_that_fails_on_another_rank_leaves_no_update(setting):
+    job = setting("job")
+    script = 'if [ "$RANK" = 0 ]; then cp "$2/model.safetensors" "$6"; fi; exit "$RANK"'  # $2: the model, $6: the output
+    words = (sys.executable, TRAINERS / "xffl_job.py", "run", "--", "sh", "-c", script, "script")
+    found = outcome(job, harness.start_ranks(job, 2, program=words))
+    assert found.codes == [1, 1] and "the script sh ended with the exit code 1" in found.output[0], found.output
+    assert found.report is None and not (job.parent / "update").exists()
+
+
 @pytest.mark.parametrize(
     "save, message",
     [
@@ -312,8 +334,22 @@ def test_the_steps_of_a_script_are_known_or_nothing_is_written(setting, tmp_path
         assert ended.value.code == 75
 
 
+def test_a_script_that_starts_after_the_warning_is_warned(setting, monkeypatch, capsys):
+    write = xffl_job.write_dataset
+
+    def write_and_warn(*arguments):
+        signal.raise_signal(signal.SIGUSR1)
+        return write(*arguments)
+
+    monkeypatch.setattr(xffl_job, "write_dataset", write_and_warn)
+    with pytest.raises(SystemExit) as ended:
+        xffl_job.run_main(["--", "sh", "-c", "exec sleep 60", "--job", str(setting("job"))])
+    assert ended.value.code == 75
+    assert f"the script sh ended with the signal {signal.SIGUSR1:d} after the warning signal" in capsys.readouterr().err
+
+
 def test_a_script_is_warned(setting):
-    job = setting("job", steps=1000)
+    job = setting("job", steps=1000, first_step=2)
     rank = harness.start_ranks(job, program=program("--pause", "0.2"))[0]
     try:
         lines = []
@@ -327,3 +363,4 @@ def test_a_script_is_warned(setting):
     steps = found.report["steps"]
     assert 1 <= steps < 1000 and found.report["stopped_early"] is True and found.report["samples"] == 8 * steps
     assert found.report["validation"] == []
+    assert found.report["tokens"] == harness.train(setting("ours", steps=steps, first_step=2)).report["tokens"]
