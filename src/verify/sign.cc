@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "folders.h"
 #include "recorded_run.h"
 #include "statement.h"
 #include "xffl/base/error.h"
@@ -21,12 +22,15 @@ constexpr std::chrono::seconds kPatience{120};  // of a key that waits for a tou
 ProcessResult ssh_keygen(std::vector<std::string> arguments, const std::string& input,
                          const std::stop_token& stop) {
   arguments.insert(arguments.begin(), "ssh-keygen");
+  ProcessResult result;
   try {
-    return run_process({.argv = std::move(arguments), .stdin_text = input, .timeout = kPatience},
-                       stop);
+    result = run_process({.argv = std::move(arguments), .stdin_text = input, .timeout = kPatience},
+                         stop);
   } catch (const Error& error) {  // the program is absent: no finding about the run
     throw Error(ErrorKind::kIo, std::string("ssh-keygen cannot be started: ") + error.what());
   }
+  throw_if_stopped(stop);  // a stop ends the program with an error
+  return result;
 }
 
 std::string last_words(const ProcessResult& result) {
@@ -73,7 +77,6 @@ Signed sign_model(const history::RunFolder& folder, const fs::path& project_fold
   const ProcessResult made =
       ssh_keygen({"-q", "-Y", "sign", "-f", key.string(), "-n", std::string(kSignatureNamespace)},
                  statement, stop);
-  if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
   if (made.exit_code != 0 || !made.out.starts_with("-----BEGIN SSH SIGNATURE-----"))
     throw Error(ErrorKind::kAuth, "ssh-keygen does not sign with " + key.string() + ": " +
                                       last_words(made) +

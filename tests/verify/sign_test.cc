@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 
 #include <cstdlib>
+#include <stop_token>
 
+#include "support/thrown.h"
 #include "verify/verified_run.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
@@ -157,6 +159,15 @@ TEST_F(Sign, ADamagedRunAnAbsentRoundAndAnAbsentKeyAreRefused) {
   EXPECT_FALSE(fs::exists(path() / "r0002/statement.json"));
   test::flip_byte(path() / "config.resolved.yaml", 3);
   EXPECT_EQ(kind_of(0, "key"), ErrorKind::kCorrupt);
+}
+
+// The finding would stay in verification.json.
+TEST_F(Sign, AStopRequestIsNoFindingAboutASignature) {
+  sign();
+  std::stop_source stop;
+  stop.request_stop();
+  const verify::Options options{.allowed_signers = file("allowed"), .stop = stop.get_token()};
+  EXPECT_EQ(test::kind_of([&] { check(options); }), ErrorKind::kCancelled);
 }
 
 TEST_F(Sign, TheCommandsWorkTogether) {
