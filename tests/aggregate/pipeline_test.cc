@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <string>
 #include <thread>
 
+#include "support/await.h"
 #include "support/kernel_reads_ahead.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
@@ -63,6 +66,42 @@ TEST(Pipeline, DamageOfAnInputPrecedesTheErrorOfAnEarlierBlock) {
   });
   EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt);
   EXPECT_EQ(thrown.message, "damaged");
+}
+
+// Sets the flag when the calling thread ends: the pipeline then has the thread's error.
+void note_end_of_thread(std::atomic<bool>& ended) {
+  struct Note {
+    std::atomic<bool>* flag = nullptr;
+    ~Note() {
+      if (flag != nullptr) *flag = true;
+    }
+  };
+  thread_local Note note;
+  note.flag = &ended;
+}
+
+// Four threads compute the blocks, which fail in the order 1, 3, 2, 0. If block 3 raised the limit
+// again, block 2 would replace the error, and an output could wait for block 1 without end.
+TEST(Pipeline, NamesTheEarliestOfSeveralDamagedBlocks) {
+  constexpr std::array<size_t, 4> kBefore{2, 1, 3, 1};
+  const BlockList blocks({{"w", checkpoint::Dtype::kF32, {4 * kBlockElements}}});
+  std::atomic<int> num_started = 0;
+  std::array<std::atomic<bool>, 4> ended{};
+  const test::Thrown thrown = test::thrown_by([&] {
+    run_pipeline(blocks, 4,
+                 [&](const Block& block, std::span<Bytes>) {
+                   const size_t index = block.begin / kBlockElements;
+                   note_end_of_thread(ended.at(index));
+                   ++num_started;
+                   test::await([&] { return num_started == 4; });
+                   if (index != 1) test::await([&] { return ended.at(kBefore.at(index)).load(); });
+                   throw Error(index == 0 ? ErrorKind::kRejected : ErrorKind::kCorrupt,
+                               "block " + std::to_string(index));
+                 },
+                 {[](std::span<const std::byte>) {}});
+  });
+  EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt);
+  EXPECT_EQ(thrown.message, "block 1");
 }
 
 // An access to the bytes would end the process by SIGBUS.

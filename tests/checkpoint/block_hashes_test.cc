@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 
 #include <cerrno>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -246,6 +247,22 @@ TEST_F(HashedFolder, ATensorOfSeveralBlocksIsVerifiedToItsEnd) {
   flip(folder_ / "model.safetensors", 300'000);
   const ModelFolder model(folder_, hashes);
   EXPECT_EQ(kind_of([&] { model.verify(model.data("a")); }), ErrorKind::kCorrupt);
+}
+
+// The hashes cannot show the damage of such a file.
+TEST_F(HashedFolder, AFileThatWasNotWrittenWithTheFolderIsRefused) {
+  const Hashes hashes = load_hashes(folder_, root_, write_unchecked);
+  write_file_atomic(folder_ / "vocab.json", "{}");
+  const ModelFolder model(folder_, hashes);
+  const Thrown text = thrown_by([&] { model.read_text("vocab.json", 100); });
+  EXPECT_EQ(text.kind, ErrorKind::kCorrupt);
+  EXPECT_THAT(text.message, HasSubstr("vocab.json: was not written with this folder"));
+  const auto other = std::make_shared<Manifest>(*hashes);
+  std::erase_if(other->files,
+                [](const ManifestFile& file) { return file.name == "model.safetensors"; });
+  const Thrown tensors = thrown_by([&] { ModelFolder(folder_, Hashes(other)); });
+  EXPECT_EQ(tensors.kind, ErrorKind::kCorrupt);
+  EXPECT_THAT(tensors.message, HasSubstr("model.safetensors: was not written with this folder"));
 }
 
 // Each file has two blocks, and opening verifies the first.

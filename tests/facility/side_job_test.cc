@@ -74,6 +74,19 @@ TEST(SideJob, IsFencedAheadOfItsCancellation) {
   EXPECT_FALSE(job.is_under_way()) << "it will do no work";
 }
 
+TEST(SideJob, IsRequeuedOnlyIfItsShapeAllowsIt) {
+  test::FakeServices fake;
+  fake.services.programs = {"/x/xffl", "/x/xffl-train"};
+  const config::Facility facility = alba();
+  SideJob job(facility, seconds(1), fake.services, kPlace, {}, {});
+  for (const bool may_requeue : {true, false}) {
+    config::Facility shape = alba();
+    shape.may_requeue = may_requeue;
+    job.submit(shape, {});
+    EXPECT_EQ(fake.cluster.jobs().back().may_requeue, may_requeue);
+  }
+}
+
 // The interval is the policy's: the facility has none of its own.
 TEST(SideJob, IsPolledOnceInEachInterval) {
   test::FakeServices fake;

@@ -208,6 +208,7 @@ TEST(CheckReportAnswers, AcceptsFewerStepsWhereTheJobsOwnLimitsEndIt) {
   EXPECT_NO_THROW(check());
   spec.training.max_tokens = 0;
   spec.training.early_stop_patience = 2;
+  EXPECT_THAT(message_of(ErrorKind::kRejected, check), words) << "without validations";
   spec.training.validation_interval = 5;
   EXPECT_THAT(message_of(ErrorKind::kRejected, check), words) << "not after a validation";
   spec.training.validation_interval = 4;
