@@ -149,6 +149,16 @@ TEST(RunProcess, SurvivesAChildThatDoesNotReadStdin) {
   EXPECT_EQ(run_process({.argv = {"true"}, .stdin_text = std::string(1 << 20, 'x')}).exit_code, 0);
 }
 
+TEST(RunProcess, KeepsTheBeginningOfALongOutput) {
+  const std::string script = "head -c 300000 /dev/zero | tr '\\0' x; echo end >&2; exit 3";
+  const ProcessResult result =
+      run_process({.argv = {"sh", "-c", script}, .max_output_bytes = 100'001});
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_EQ(result.out.size(), 100'001u);
+  EXPECT_EQ(result.out.find_first_not_of('x'), std::string::npos);
+  EXPECT_EQ(result.err, "end\n");
+}
+
 TEST(StartDetached, AppendsBothStreamsToTheOutputFile) {
   test::TempDir dir;
   for (int i = 0; i < 2; ++i) {

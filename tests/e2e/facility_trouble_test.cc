@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <fstream>
 #include <functional>
 #include <set>
 #include <thread>
@@ -15,6 +16,8 @@
 #include "xffl/base/file.h"
 #include "xffl/facility/context.h"
 #include "xffl/plan/facility_layout.h"
+#include "xffl/upkeep/credential_watch.h"
+#include "xffl/upkeep/purge_guard.h"
 #include "xffl/upkeep/retention.h"
 
 namespace xffl::test {
@@ -411,6 +414,61 @@ TEST_F(InProcessFederation, ASlowRemovalDelaysTheEndOfTheRunBy120Seconds) {
     EXPECT_FALSE(interrupted);
   }
   EXPECT_TRUE(interrupted);
+}
+
+// --- Checks of all facilities ---
+
+// alba, the first facility, has no certificate, or its key file cannot be read.
+TEST_F(InProcessFederation, ACertificateIsWatchedBesideAFacilityWithoutOne) {
+  project_.set_rounds(1);
+  project_.write_config();
+  EXPECT_EQ(run().rounds_published, 1);
+  const config::Experiment experiment = config::load_experiment(project_.path());
+  for (const bool is_readable : {true, false}) {
+    facility::Services made = services();
+    made.credential_expiry =
+        [&](const config::Facility& facility) -> std::optional<Clock::UtcTime> {
+      if (facility.name.str() == "brno") return clock_.utc() + std::chrono::minutes(20);
+      if (!is_readable) throw Error(ErrorKind::kIo, "the key file cannot be read");
+      return std::nullopt;
+    };
+    OpenedRun opened(experiment, project_.path(), made);
+    const auto file = project_.path() / (is_readable ? "log-1" : "log-2");
+    const auto warns = [&] {
+      const std::string text = read_file(file, 1 << 20);
+      return text.find("a certificate expires soon") != std::string::npos &&
+             text.find("\"facility\":\"brno\"") != std::string::npos;
+    };
+    log::set_file(file);
+    {
+      const std::jthread thread = upkeep::start_credential_watch(opened.context);
+      EXPECT_TRUE(await(warns, seconds(60)));
+    }
+    log::set_file({});
+  }
+}
+
+TEST_F(InProcessFederation, ThePurgePolicyOfOneFacilitySufficesForItsFiles) {
+  project_.set_rounds(1);
+  project_.write_config();
+  EXPECT_EQ(run().rounds_published, 1);
+  config::Experiment experiment = config::load_experiment(project_.path());
+  const auto old = std::filesystem::file_time_type::clock::now() - std::chrono::hours(48);
+  const auto is_young = [&](const std::string& name) {
+    return std::filesystem::last_write_time(facility_folder(name) / "state") >
+           old + std::chrono::hours(24);
+  };
+  for (config::Facility& facility : experiment.facilities) {
+    if (facility.name.str() == "brno") facility.purge_after = seconds(1);
+    const auto file = facility_folder(facility.name.str()) / "state";
+    std::ofstream(file) << "{}";
+    std::filesystem::last_write_time(file, old);
+  }
+  facility::Services made = services();
+  OpenedRun opened(experiment, project_.path(), made);
+  const std::jthread thread = upkeep::start_purge_guard(opened.context);
+  EXPECT_TRUE(await([&] { return is_young("brno"); }, seconds(60)));
+  EXPECT_FALSE(is_young("alba")) << "no site removes its files";
 }
 
 }  // namespace

@@ -114,6 +114,19 @@ TEST_F(ProgressTest, AFacilityThatLeavesAfterItsUpdateDoesNotCount) {
   EXPECT_EQ(losses(), std::vector<double>{4});
 }
 
+// Its measurement of the round in progress would stay in the mean for the rest of the run.
+TEST_F(ProgressTest, AFacilityThatLeavesInALaterRoundDoesNotCount) {
+  accept(1, kAlba, 4);
+  accept(1, kBrno, 2);
+  publish(1);
+  accept(2, kAlba, 3);
+  accept(2, kBrno, 1);
+  add(0, kBrno, FacilityLeft{.reason = "r"});
+  publish(2);
+  EXPECT_EQ(losses(), (std::vector<double>{3, 3}));
+  EXPECT_EQ(progress_.first_comparable(), 1u);
+}
+
 TEST_F(ProgressTest, ALostUpdateAndAnInvalidLossDoNotCount) {
   accept(1, kAlba, 4);
   accept(1, kBrno, 9);

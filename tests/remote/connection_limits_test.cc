@@ -35,6 +35,15 @@ TEST(ConnectionLimits, CountsAnAttemptThatWaits) {
   EXPECT_EQ(limits.wait("a"), 60s) << "the second of the six attempts has the same age";
 }
 
+// The host sees an attempt at the end of its wait.
+TEST(ConnectionLimits, AttemptsThatWaitCountInTheirOwnMinute) {
+  test::FakeClock clock;
+  ConnectionLimits limits(clock);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(limits.start("a", 0ns), 0ns);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(limits.start("a", 60s), 60s);
+  EXPECT_EQ(limits.wait("a"), 120s) << "six attempts begin after a minute";
+}
+
 TEST(ConnectionLimits, AllowsSixtyConnectionsInAnHour) {
   test::FakeClock clock;
   ConnectionLimits limits(clock);

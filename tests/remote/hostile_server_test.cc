@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "connector.h"
 #include "ssh_test.h"
 #include "support/free_port.h"
 #include "xffl/remote/stop_scope.h"
@@ -372,6 +373,19 @@ TEST_F(HostileServerTest, ALateAnswerBelongsToNoLaterRequest) {
             ErrorKind::kCancelled);
   EXPECT_TRUE(session->stat(file));
   EXPECT_EQ(server_->channels("sftp"), 3);
+}
+
+// For a while the server refuses channels, as at its limit of processes.
+TEST_F(HostileServerTest, AConnectionWhoseOnlyChannelWasRefusedOpensAnotherLater) {
+  server_->set_greeting({.no_channels = true});
+  Connector connector(settings(true));
+  const auto connection = connector.get();
+  const auto start = [&](std::chrono::milliseconds patience) {
+    Channel::exec(connection, "true", deadline_in(patience), {});
+  };
+  EXPECT_EQ(error_of([&] { start(500ms); }).kind(), ErrorKind::kRemote);
+  server_->set_greeting({});
+  EXPECT_NO_THROW(start(20s));
 }
 
 // A token of the file system has expired: the file may be there.

@@ -197,6 +197,18 @@ TEST_F(Federation, TheFileOfAJobHasThePathsOfComputeNodes) {
   EXPECT_THAT(jobs_of("alba").at(0).train_paths, ElementsAre("/nodes/x.tokens"));
 }
 
+// A job would wait in the queue, and then find nothing to train on.
+TEST_F(Federation, AFacilityWithoutItsPreparedTextGetsNoJob) {
+  config::Experiment parsed = experiment(
+      "policy: {on_missing: skip, quorum: 1, deadline: 1000h, max_outage: 3h, poll_interval: 1m, "
+      "evaluate_last: false}\n");
+  parsed.facilities.at(1).prepared = RemotePath((folder_ / "text").string());
+  EXPECT_EQ(run(parsed).rounds_published, 1);
+  EXPECT_THAT(jobs_of("brno"), testing::IsEmpty());
+  EXPECT_THAT(state().rounds.at(1).facilities.at(FacilityName("brno")).missing.value_or(""),
+              HasSubstr("not tokenized yet: xffl prepare brno"));
+}
+
 TEST_F(Federation, AReportOfAnotherAttemptIsRejected) {
   change_report_ = [](const job::JobSpec&, job::JobReport& report) {
     if (report.key.facility == "brno") report.key.nonce = std::string(32, '0');
@@ -279,6 +291,20 @@ TEST_F(Federation, ADamagedAcceptedUpdateIsFetchedAgain) {
   for (size_t index = 0; index < 8; ++index)
     EXPECT_EQ(master_weight(index), static_cast<float>(index) / 8 + 0.5f);
   EXPECT_EQ(jobs_of("alba").size(), 1u) << "alba still has the update";
+}
+
+// The mean expects the update on record; alba's folder has that of another training by now.
+TEST_F(Federation, AnotherUpdateTakesNoPlaceOfAnAcceptedOne) {
+  rejected_["brno"] = "not now";
+  failure_of("");
+  damage_accepted_update("alba");
+  rejected_.clear();
+  const job::JobSpec job = jobs_of("alba").at(0);
+  fs::remove_all(job.update_path);
+  trainings_["alba"].step = 0.25f;
+  train(job);
+  EXPECT_EQ(run("").rounds_published, 1);
+  EXPECT_EQ(jobs_of("alba").size(), 2u) << "alba trains again";
 }
 
 TEST_F(Federation, AnAcceptedUpdateIsFetchedAgainUnderALowerMaxChange) {
@@ -867,6 +893,19 @@ TEST_F(Federation, ACancellationReleasesTheAllocationsOfTheRoundBefore) {
   EXPECT_EQ(released, 2) << "alba's and brno's";
 }
 
+// A paused facility would keep its nodes idle until the allocation expires.
+TEST_F(Federation, APauseReleasesTheAllocationOfTheRoundBefore) {
+  facility_keys_ = "scheduler: slurm, slurm: {time: 3h, keep_allocation: 1h}, ";
+  std::vector<std::string> released;
+  on_release_ = [&](const std::string& facility) { released.push_back(facility); };
+  observer_.on_round = [&](int, const auto&, double) { stop_.request_stop(); };
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  EXPECT_EQ(test::kind_of([&] { run(policy, 2); }), ErrorKind::kCancelled);
+  EXPECT_THAT(released, testing::IsEmpty());
+  act({history::Request::Kind::kPause, {FacilityName("brno")}, "maintenance"}, policy, 2);
+  EXPECT_THAT(released, ElementsAre("brno"));
+}
+
 // cork is new in xffl.yaml, and would take part from the second round on.
 TEST_F(Federation, AFacilityThatLeftIsNotJoinedByAChangeOfTheConfiguration) {
   const std::string policy = "policy: {evaluate_last: false}\n";
@@ -924,6 +963,23 @@ TEST_F(Federation, ARejectedRequestDoesNotBlockLaterOnes) {
   history::leave_request(run_folder(), {Kind::kLeave, {brno}, "spent"});
   EXPECT_EQ(run("policy: {evaluate_last: false}\n").rounds_published, 1);
   EXPECT_THAT(jobs_of("brno"), testing::IsEmpty());
+  EXPECT_THAT(history::pending_requests(run_folder()), testing::IsEmpty());
+}
+
+// The coordinator ends before it sees the request. A file that stays would pause alba once more,
+// after a user's resume.
+TEST_F(Federation, ACommandThatOutlivesTheCoordinatorRemovesItsRequest) {
+  rejected_["brno"] = "not now";
+  failure_of("");
+  auto coordinator = std::make_unique<history::RunHistory>(run_folder().journal());
+  size_t pending = 0;
+  clock_.on_sleep = [&] {
+    if (coordinator) pending = history::pending_requests(run_folder()).size();
+    coordinator.reset();
+  };
+  act({history::Request::Kind::kPause, {FacilityName("alba")}, "maintenance"}, "");
+  EXPECT_EQ(pending, 1u);
+  EXPECT_TRUE(state().paused.contains(FacilityName("alba")));
   EXPECT_THAT(history::pending_requests(run_folder()), testing::IsEmpty());
 }
 
@@ -1158,6 +1214,22 @@ TEST_F(Federation, ACancelledRunStagesNoJob) {
   cancel("");
   EXPECT_THAT(test::message_of(ErrorKind::kUsage, [&] { stage(run_folder()); }),
               HasSubstr("run 0001 has ended"));
+}
+
+// The command runs between two rounds, where the newest model meets the rule. A planned round would
+// be trained.
+TEST_F(Federation, ARunWhoseRuleIsMetStagesNoJob) {
+  facility_keys_ = "scheduler: slurm, slurm: {time: 1h}, ";
+  observer_.on_round = [&](int, const auto&, double) { stop_.request_stop(); };
+  EXPECT_EQ(test::kind_of([&] { run("policy: {evaluate_last: false}\n", 2); }),
+            ErrorKind::kCancelled);
+  const config::Experiment ruled =
+      experiment("policy: {evaluate_last: false, stop_when: {loss_below: 3}}\n", 2);
+  facility::Services made = services();
+  const auto stage_next = [&] { stage_job(ruled, run_folder(), made, FacilityName("alba"), {}); };
+  EXPECT_THAT(test::message_of(ErrorKind::kUsage, stage_next), HasSubstr("has no job in the next"));
+  EXPECT_TRUE(state().stop_rule);
+  EXPECT_FALSE(state().rounds.contains(2));
 }
 
 // --- Job templates ---

@@ -159,6 +159,30 @@ def test_a_wrong_tensor_leaves_no_update(setting, change, message):
     assert sorted(p.name for p in job.folder.iterdir()) == ["job.json"]
 
 
+def test_a_number_beyond_fp16_leaves_no_update(setting):
+    job = xffl_job.load(setting("job", steps=1, validation=[], update_dtype="fp16"))
+    tensors = trained(job)
+    first = next(iter(tensors))
+    tensors[first] = np.full_like(tensors[first], 65536)
+    with pytest.raises(xffl_job.JobError, match="a number beyond F16"):
+        job.finish(tensors, [1.0], 8, 9)
+    assert sorted(p.name for p in job.folder.iterdir()) == ["job.json"]
+
+
+def test_a_damaged_input_model_is_reported(setting, tmp_path):
+    """The coordinator sends the model again because of model.failure."""
+    job = xffl_job.load(setting("job"))
+    model, failure = tmp_path / "base/model.safetensors", tmp_path / "job/model.failure"
+    whole = model.read_bytes()
+    for data, hashed, message in ((whole[:-1], False, "missing or of another size"),
+                                  (whole[:-1] + bytes([whole[-1] ^ 1]), True, "with other bytes")):
+        model.write_bytes(data)
+        with pytest.raises(xffl_job.JobError, match=f"model.safetensors {message}"):
+            job.verify_model(hash_files=hashed)
+        assert f"model.safetensors {message}" in failure.read_text()
+        failure.unlink()
+
+
 UNSUPPORTED = {  # keys of `training` with a value that plain AdamW on float32 weights does not honour
     "lora.rank": 4, "groups.count": 2, "pipeline.stages": 2, "freeze": ["model.norm.weight"], "proximal": 0.01,
     "document_mask": True, "max_tokens": 1, "validation_interval": 1, "early_stop_patience": 1, "keep_optimizer": True,

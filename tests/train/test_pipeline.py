@@ -209,6 +209,7 @@ TIED = {
     "data_ranks_sharded": (4, dict(pipeline=pipeline(2), sharding="optimizer")),
     "one_micro_batch": (2, dict(pipeline=pipeline(2), micro_batch_size=12)),
     "data_ranks_with_one_micro_batch": (4, dict(pipeline=pipeline(2), micro_batch_size=6)),
+    "data_ranks_sharded_with_one_micro_batch": (4, dict(pipeline=pipeline(2), sharding="optimizer", micro_batch_size=6)),
     "recompute_offload": (2, dict(pipeline=pipeline(2), recompute="full", offload="optimizer")),
 }
 
