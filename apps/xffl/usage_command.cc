@@ -22,7 +22,7 @@ struct UsageOptions {
   bool json = false, csv = false, accounting = false;
 };
 
-// The earlier answers; none of a damaged file, which the new answers replace.
+// Returns the earlier answers. A damaged file gives none, and the new answers replace it.
 usage::Accounting earlier_answers(const history::RunFolder& folder) {
   try {
     return usage::read_accounting(folder.accounting());

@@ -249,7 +249,7 @@ TEST_F(HashedFolder, ATensorOfSeveralBlocksIsVerifiedToItsEnd) {
   EXPECT_EQ(kind_of([&] { model.verify(model.data("a")); }), ErrorKind::kCorrupt);
 }
 
-// The hashes cannot show the damage of such a file.
+// The block hashes do not cover such a file, so its damage would stay unseen.
 TEST_F(HashedFolder, AFileThatWasNotWrittenWithTheFolderIsRefused) {
   const Hashes hashes = load_hashes(folder_, root_, write_unchecked);
   write_file_atomic(folder_ / "vocab.json", "{}");

@@ -64,7 +64,7 @@ class CheckByJob : public testing::Test {
     return check_by_job(experiment_, facility_, services_, {.nodes = 1}, std::move(stop),
                         {.on_state = [&](const std::string&) { on_submission(); }});
   }
-  // Of the job.
+  // The path of a file in the folder of the submitted job.
   RemotePath file(std::string_view name) const {
     const RemotePath checks("/scratch/xffl.checks");
     return checks / session_->list(checks).at(0) / "job1" / name;
