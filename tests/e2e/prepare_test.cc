@@ -237,6 +237,16 @@ TEST_F(Prepare, PurgedShardsAreMadeAgain) {
   }
 }
 
+// A full file system, or a site's repair, may leave a part of a shard.
+TEST_F(Prepare, AShardThatWasCutShortIsMadeAgain) {
+  ASSERT_EQ(prepare().exit_code, 0);
+  const fs::path shard = fs::path(alba().prepared.str()) / "train.tokens";
+  const std::string before = read_file(shard, 1 << 24);
+  fs::resize_file(shard, before.size() - 1);
+  ASSERT_EQ(prepare().exit_code, 0);
+  EXPECT_EQ(read_file(shard, 1 << 24), before);
+}
+
 TEST_F(Prepare, AFailedJobShowsItsOutput) {
   write_config("sequence_length: 64");
   fs::remove(dir_ / "text/more/b.txt");

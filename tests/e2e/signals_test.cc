@@ -176,6 +176,18 @@ TEST_F(Signal, EndsARunWhoseOutputNobodyReads) {
   expect_completion();
 }
 
+// The reader, as `tee` in `xffl run | tee FILE`, has ended before xffl starts.
+TEST_F(Signal, ARunOutlivesTheReaderOfItsOutput) {
+  const std::string script = R"({ (trap '' PIPE; while echo; do sleep 0.05; done) 2>/dev/null
+                                  "$0" run -p "$1"; } 2>&1 | :)";
+  const ProcessResult shell = run_process(
+      {.argv = {"sh", "-c", script, XFFL_BINARY_DIR "/bin/xffl", project_.path().string()},
+       .timeout = 180s});
+  EXPECT_EQ(shell.exit_code, 0) << shell.err;
+  EXPECT_TRUE(project_.history().completed);
+  EXPECT_EQ(project_.trainings(), kOneRound);
+}
+
 // A host that accepts connections and sends nothing.
 class SilentHost {
  public:

@@ -269,6 +269,13 @@ TEST(CheckReportAnswers, RejectsOtherAmountsOfWork) {
   EXPECT_THAT(rejection([](JobReport& r) { r.samples = 1281; }),
               HasSubstr("samples: found 1281, expected 1 .. 1280 (batch_size 16 x 40 steps x 2 "
                         "groups)"));
+  EXPECT_THAT(rejection([](JobReport& r) {
+                r.stopped_early = true;
+                r.steps = 20;
+                r.samples = 641;
+              }),
+              HasSubstr("samples: found 641, expected 1 .. 640 (batch_size 16 x 20 steps"))
+      << "the reported steps count, not the job's";
   EXPECT_THAT(rejection([](JobReport& r) { r.samples = 0; }), HasSubstr("samples: found 0"));
   EXPECT_THAT(rejection([](JobReport& r) { r.tokens = 640 * 256 + 1; }),
               HasSubstr("tokens: found 163841, expected 1 .. 163840"));

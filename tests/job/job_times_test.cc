@@ -79,6 +79,24 @@ TEST(JobTimes, HostileTextGivesBoundedValues) {
   EXPECT_EQ(parse_job_usage(format_job_usage(full), "journal"), full);
 }
 
+// The wait of a kept allocation is no work, even if no attempt takes the allocation.
+TEST(EndOfWork, IsTheOfferOfAJobThatHasEndedLater) {
+  JobStart start = second_start();
+  start.last_beat = 3490;
+  const auto end = [&](std::optional<double> report_seconds = std::nullopt) {
+    const std::optional<WorkEnd> found = end_of_work(start, report_seconds);
+    return found && !found->is_bounded ? found->seconds : -1;
+  };
+  EXPECT_EQ(end(7), 3001);
+  start.offered.reset();
+  EXPECT_EQ(end(7), 3501) << "without an offer: the script's end";
+  start.end.reset();
+  EXPECT_EQ(end(7), 3000) << "the last rank's end";
+  start.trained.reset();
+  EXPECT_EQ(end(7), 2017) << "the launch and the report's seconds";
+  EXPECT_EQ(end(), -1) << "the last heartbeat is a bound";
+}
+
 TEST(JobTimes, TheJournalKeepsAllOfThem) {
   JobUsage usage{.clock_offset = -3.5, .clock_error = 0.75, .starts = parse_job_times(kTimes)};
   usage.starts[0].last_beat = 1095;

@@ -880,16 +880,17 @@ TEST_F(Federation, TheKeptAllocationOfAFacilityThatLeftIsReleased) {
   EXPECT_THAT(released, ElementsAre("brno"));
 }
 
-// Between two rounds, no job has taken the allocations yet.
+// Between the first two of three rounds: the second round would keep allocations for the third one,
+// but has no job yet.
 TEST_F(Federation, ACancellationReleasesTheAllocationsOfTheRoundBefore) {
   facility_keys_ = "scheduler: slurm, slurm: {time: 3h, keep_allocation: 1h}, ";
   std::atomic<int> released{0};
   on_release_ = [&](const std::string&) { ++released; };
   observer_.on_round = [&](int, const auto&, double) { stop_.request_stop(); };
   const std::string policy = "policy: {evaluate_last: false}\n";
-  EXPECT_EQ(test::kind_of([&] { run(policy, 2); }), ErrorKind::kCancelled);
+  EXPECT_EQ(test::kind_of([&] { run(policy, 3); }), ErrorKind::kCancelled);
   EXPECT_EQ(released, 0);
-  cancel(policy, 2);
+  cancel(policy, 3);
   EXPECT_EQ(released, 2) << "alba's and brno's";
 }
 
