@@ -2,6 +2,7 @@
 // stop token, and every transfer ends after a time without a byte of the file.
 #include "support/hostile_server.h"
 
+#include <atomic>
 #include <thread>
 
 #include "connector.h"
@@ -221,6 +222,22 @@ TEST_F(HostileServerTest, ATransferWithoutAByteOfTheFileFailsInTime) {
         EXPECT_LT(seconds, 60) << name << ", shell " << shell << ", up " << up;
       }
     }
+}
+
+// The file exceeds the window of a channel.
+TEST_F(HostileServerTest, AFileThatNoCommandTakesFailsInTime) {
+  all({.takes_per_second = 0});
+  const auto session = make_ssh_session(settings(/*shell=*/true, 2s));
+  const std::vector<NewFile> files = {{"large", std::string(8u << 20, 'x')}};
+  std::atomic<bool> has_ended = false;
+  std::stop_source stop;
+  const std::jthread stopper([&] {
+    if (!test::await([&] { return has_ended.load(); }, 60s)) stop.request_stop();
+  });
+  const StopScope scope(stop.get_token());
+  const Error error = error_of([&] { session->put_files(RemotePath(copy_.string()), files); });
+  has_ended = true;
+  EXPECT_EQ(error.kind(), ErrorKind::kRemote) << error.what();
 }
 
 TEST_F(HostileServerTest, ASlowDownloadThatMovesCompletes) {

@@ -84,6 +84,16 @@ TEST_F(Fetch, FetchesALocallyDamagedFileAgain) {
   expect_complete();
 }
 
+TEST_F(Fetch, FetchesADamagedFileOfAnInterruptedFetchAgain) {
+  link_.drop_after(8'500'000);
+  error_of([&] { fetch_now(); });
+  link_.reconnect();
+  ASSERT_TRUE(fs::exists(dir_ / "update.part/config.json"));
+  write_file_atomic(dir_ / "update.part/config.json", "[]\n");  // of the same size
+  fetch_now();
+  expect_complete();
+}
+
 TEST_F(Fetch, ADamagedManifestIsReplaced) {
   link_.drop_after(8'500'000);
   error_of([&] { fetch_now(); });
