@@ -96,12 +96,13 @@ TEST(Rendezvous, UsesSlurmVariablesByDefault) {
   EXPECT_EQ(other.master_port, rank.master_port);
   EXPECT_EQ(other.master_address, "lrdn0013");
   variables["SLURM_STEP_ID"] = "1";
-  EXPECT_NE(read_rendezvous(environment_of(variables)).master_port, rank.master_port)
-      << "steps of a job run at the same time";
+  const int second_step = read_rendezvous(environment_of(variables)).master_port;
+  EXPECT_NE(second_step, rank.master_port) << "steps of a job run at the same time";
   variables.erase("SLURM_STEP_ID");
   variables["SLURM_JOB_ID"] = "123457";
-  EXPECT_NE(read_rendezvous(environment_of(variables)).master_port, rank.master_port)
-      << "jobs share a node";
+  const int next_job = read_rendezvous(environment_of(variables)).master_port;
+  EXPECT_NE(next_job, rank.master_port) << "jobs share a node";
+  EXPECT_NE(next_job, second_step) << "a job's second step runs beside the next job";
 }
 
 // A job's environment may name another network or a free port.

@@ -349,6 +349,16 @@ TEST(RankCheckFile, OfManyShardsStaysWithinTheReadersLimits) {
   }
 }
 
+TEST(RankCheckFile, OfManyBadShardsHasEachProblem) {
+  RankCheck check;
+  for (int i = 0; i < 300; ++i)
+    check.data.push_back({.path = "/" + std::to_string(i), .problem = "it does not exist"});
+  check.data.back().problem = "it is shorter than its header says";
+  const RankCheck read = parse_rank_check(format_rank_check(check), "rank-0.json");
+  EXPECT_THAT(read.data, testing::Contains(check.data.front()));
+  EXPECT_THAT(read.data, testing::Contains(check.data.back()));
+}
+
 TEST(RankCheckFile, LongTextsAreReadAsFarAsTheyFit) {
   for (const std::string& text :
        {std::string(1999, 'a') + "\u00e9", std::string(1998, 'a') + std::string(9, '\xff')}) {

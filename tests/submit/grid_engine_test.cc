@@ -395,6 +395,16 @@ TEST_F(GridEngineScheduler, CancelsNoOtherJobWithTheSameId) {
   EXPECT_EQ(test::kind_of([&] { scheduler_->cancel(ours, {}); }), ErrorKind::kRemote);
 }
 
+TEST(GridEngineCommands, OnlyAMessageOfADeletionIsACancellation) {
+  for (const int code : {0, 1}) {
+    EXPECT_TRUE(kCommands.is_cancelled({code, "me has registered the job 9 for deletion\n", ""}));
+    EXPECT_FALSE(kCommands.is_cancelled(
+        {code, "me - you do not have the necessary privileges to delete the job \"9\"\n", ""}))
+        << code;
+    EXPECT_FALSE(kCommands.is_cancelled({code, "", ""})) << code;
+  }
+}
+
 TEST_F(GridEngineScheduler, VerifiesARequestWithoutSubmittingIt) {
   answers_["qsub"] = {0, "verification: found suitable queue(s)\n", ""};
   EXPECT_TRUE(verify_grid_engine(*session_, {}, kRequest, {}).accepted);

@@ -319,6 +319,15 @@ TEST_F(SlurmScheduler, ADecisionWaitsForAnAccountingThatHasAnsweredBefore) {
   EXPECT_EQ(status_of("7").state, JobState::kUnknown) << "no decision";
 }
 
+TEST_F(SlurmScheduler, ADecisionAboutOneOfSeveralJobsWaitsForTheAccounting) {
+  const std::vector<SubmittedJob> jobs{{JobId("7"), kName, "", true}, {JobId("8"), "other"}};
+  says("squeue", {0, queue(""), ""});
+  says("sacct", {0, "xffl-end\n", ""});
+  EXPECT_EQ(scheduler().query(jobs, {}).at(JobId("7")).state, JobState::kUnknown);
+  says("sacct", {1, "", "sacct: error: Problem talking to the database\n"});
+  EXPECT_THROW(scheduler().query(jobs, {}), Error);
+}
+
 TEST_F(SlurmScheduler, AnIncompleteAnswerOfSqueueDoesNotEndAJob) {
   for (const CommandResult& answer :
        {CommandResult{
@@ -379,6 +388,9 @@ TEST_F(SlurmScheduler, CancelNamesTheJobAndIgnoresAnEndedJob) {
        {140, "",
         "scancel: error: Kill job error on job id 7: Socket timed out on send/recv operation\n"});
   EXPECT_THROW(scheduler().cancel({JobId("7"), kName}, {}), Error);
+  says("scancel",
+       {0, "", "scancel: error: Kill job error on job id 7: Access/permission denied\n"});
+  EXPECT_THROW(scheduler().cancel({JobId("7"), kName}, {}), Error) << "a status of 0";
   asked_.clear();
   scheduler().cancel({JobId("never-heard-of"), kName}, {});
   scheduler().cancel({JobId("7"), ""}, {});
