@@ -13,6 +13,7 @@ import json
 import pathlib
 import random
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -312,6 +313,16 @@ def check_refusals(run, folder, tokenizer):
     stream = (folder / "cut.arrow").read_bytes()
     (folder / "cut.arrow").write_bytes(stream[:-8])  # libarrow would read it
     refused(run, data, "cut.arrow: not a readable Arrow file: Invalid: no mark", "--vocab-size", 100, "--input", folder / "cut.arrow")
+    # The changed id is in the vocabulary: only the page's checksum shows the damage.
+    sums = ["--vocab-size", 100, "--input", folder / "sums.parquet"]
+    pq.write_table(pa.table({"input_ids": pa.array([[1, 2, 77]], pa.list_(pa.int64()))}), folder / "sums.parquet",
+                   compression="none", use_dictionary=False, write_page_checksum=True)
+    assert run.sequences(*sums) == [[1, 2, 77]]
+    written, changed = (struct.pack("<3q", 1, 2, last) for last in (77, 78))
+    page = (folder / "sums.parquet").read_bytes()
+    assert page.count(written) == 1
+    (folder / "sums.parquet").write_bytes(page.replace(written, changed))
+    refused(run, data, "sums.parquet: damaged at row 0 or later", *sums)
     (folder / "text.parquet").write_text("not a table\n" * 100)
     refused(run, data, "text.parquet: not a readable Parquet file", "--vocab-size", 100, "--input", folder / "text.parquet")
 

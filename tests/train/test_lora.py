@@ -326,9 +326,13 @@ def test_a_merged_model_equals_the_model_with_its_adapter(setting, dora):
     harness.train(path)
     update, merged = path.parent / "update", folder / f"merged-model-{dora}"
     (folder / "everything" / "tokenizer.json").write_text("{}")
+    killed = folder / f"{merged.name}.tmp"  # left by a merge that was killed
+    killed.mkdir()
+    (killed / "model.safetensors.index.json").write_text("{}")
     harness.run([harness.BIN / "xffl-train", "merge", "--model", folder / "everything", "--adapter", update, "--out", f"{merged}/"])
     (folder / "everything" / "tokenizer.json").unlink()
     assert (merged / "tokenizer.json").exists() and (merged / "manifest.json").exists()
+    assert not killed.exists() and not (merged / "model.safetensors.index.json").exists()
     beside = harness.evaluate(folder / "everything", tokens, "--adapter", update)["nll"]
     assert harness.relative(harness.evaluate(merged, tokens)["nll"], beside) < 1e-6
     assert harness.relative(harness.hf_evaluate(harness.load(merged), sequences)[1], beside) < 1e-5
