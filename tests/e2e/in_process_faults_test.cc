@@ -33,6 +33,32 @@ TEST_F(InProcessFederation, RepeatedConnectionDropsWithProgressAreNoOutage) {
   EXPECT_EQ(project_.trainings().size(), 2u);
 }
 
+// The bytes of an earlier try are no progress of the later ones, which reach nothing.
+TEST_F(InProcessFederation, ADeadLinkAfterATransferWithProgressIsAnOutage) {
+  project_.set_policy(
+      "{on_missing: skip, quorum: 1, quorum_grace: 0s, deadline: 2m, max_outage: 1s, "
+      "poll_interval: 20ms}");
+  project_.set_rounds(1);
+  project_.set_model_rows(2'500'000);  // 40 MB
+  project_.write_config();
+  clock_.longest_sleep = milliseconds(20);
+  std::atomic<int> reads = 0;
+  std::atomic<bool> dead = false;
+  watch("brno", [&](const std::string& operation, const RemotePath& path) {
+    if (!dead) {
+      if (operation != "read" || path.filename() != "model.safetensors" || ++reads % 2 != 0) return;
+      dead = reads >= 4;  // in the second try of the fetch
+    }
+    throw Error(ErrorKind::kRemote, "the link dropped");
+  });
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_TRUE(dead);
+  const history::RunState state = project_.history();
+  const std::string missing =
+      state.rounds.at(1).facilities.at(FacilityName("brno")).missing.value_or("");
+  EXPECT_TRUE(missing.starts_with("not reachable for 1 s")) << missing;
+}
+
 // Accepts the first cancellation and forgets it, as a controller that dies before it acts.
 class ForgetfulScheduler final : public ForwardingScheduler {
  public:

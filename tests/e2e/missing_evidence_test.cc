@@ -103,6 +103,22 @@ TEST_F(MissingEvidence, AnAcceptedUpdateSurvivesAnUnreachableFacility) {
   EXPECT_TRUE(names_in(update.parent_path(), "update.damaged").empty());
 }
 
+// The other facilities go on until the user has renewed the credential.
+TEST_F(MissingEvidence, AnAcceptedUpdateSurvivesAnExpiredCredential) {
+  project_.release("alba");
+  run_until("update_accepted", 1);
+  write_file_atomic(project_.run_folder() / "r0001/alba/update/model.safetensors", "damaged");
+  int looks = 0;
+  watch("alba", [&](const std::string& operation, const RemotePath& path) {
+    if (operation == "stat" && path.filename() == "report.json" && ++looks < 4)
+      throw Error(ErrorKind::kAuth, "the certificate has expired");
+  });
+  project_.release();
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_GE(looks, 4);
+  expect_trained_once();
+}
+
 // The facility answers, has the run's folder and no report: waiting cannot bring the update back.
 TEST_F(MissingEvidence, AnAcceptedUpdateThatIsGoneOnBothSidesIsTrainedAgain) {
   project_.release("alba");

@@ -282,6 +282,21 @@ TEST_F(Federation, TheLongReasonOfAStopHoldsNoPartOfASecret) {
   EXPECT_THAT(state().stopped->reason, Not(HasSubstr("hf_")));
 }
 
+// The import of the model fails ahead of the first round. A killed coordinator would show the
+// reason of the stop before.
+TEST_F(Federation, TheReasonOfAStopEndsWithTheNextStart) {
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  fs::rename(folder_ / "model", folder_ / "moved");
+  EXPECT_THROW(run(policy), Error);
+  EXPECT_TRUE(state().stopped);
+  EXPECT_TRUE(state().rounds.empty());
+  fs::rename(folder_ / "moved", folder_ / "model");
+  bool stays = false;
+  on_submit_ = [&](const job::JobSpec&) { stays = stays || state().stopped; };
+  EXPECT_EQ(run(policy).rounds_published, 1);
+  EXPECT_FALSE(stays);
+}
+
 TEST_F(Federation, ADamagedAcceptedUpdateIsFetchedAgain) {
   rejected_["brno"] = "not now";
   failure_of("");
