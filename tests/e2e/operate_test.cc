@@ -395,8 +395,8 @@ TEST(Status, NamesAnOlderRunInItsAdvice) {
 // `xffl resume` must not say that the facility continues: another reason blocks it.
 TEST(Resume, ReportsAFacilityThatNoUserHadPaused) {
   Project project;
-  project.set_fault("brno", "nan!");
-  project.set_rounds(1);
+  project.set_fault("brno", "nan@2!");
+  project.set_rounds(2);
   project.set_policy("{on_missing: fail, poll_interval: 20ms}");
   project.write_config();
   ASSERT_EQ(project.run().exit_code, exit_code(ErrorKind::kFailed));

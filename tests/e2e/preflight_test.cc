@@ -18,11 +18,12 @@ namespace {
 using test::Project;
 using testing::HasSubstr;
 
-// Runs xffl with a mount table that has the project's folder on NFS.
-ProcessResult on_nfs(const Project& project, const std::vector<std::string>& args) {
+// Runs xffl with a mount table that has the project's folder, or a folder `below` it, on NFS.
+ProcessResult on_nfs(const Project& project, const std::vector<std::string>& args,
+                     const std::string& below = "") {
   const std::filesystem::path mounts = project.path() / "mounts";
-  write_file_atomic(
-      mounts, "/dev/sda1 / ext4 rw 0 0\nnas:/home " + project.path().string() + " nfs4 rw 0 0\n");
+  write_file_atomic(mounts, "/dev/sda1 / ext4 rw 0 0\nnas:/home " + project.path().string() +
+                                below + " nfs4 rw 0 0\n");
   std::vector<std::string> argv = {
       "unshare",
       "--mount",
@@ -49,6 +50,9 @@ TEST(NetworkFileSystem, RunsOnlyWithAllowNetworkFs) {
   EXPECT_EQ(on_nfs(project, {"render", "alba", "--stage", "-p", path}).exit_code,
             exit_code(ErrorKind::kUnsupported));
   EXPECT_FALSE(std::filesystem::exists(project.path() / "runs"));
+  EXPECT_EQ(on_nfs(project, {"run", "-p", path, "-w", path + "/nas"}, "/nas").exit_code,
+            exit_code(ErrorKind::kUnsupported))
+      << "the journal is below the folder of --workdir";
   const ProcessResult allowed = on_nfs(project, {"run", "-p", path, "--allow-network-fs"});
   EXPECT_EQ(allowed.exit_code, 0) << allowed.err;
   EXPECT_NE(allowed.err.find("one machine only"), std::string::npos) << allowed.err;

@@ -229,6 +229,15 @@ TEST_F(Status, ShowsTheActivityInItsRoundOnly) {
   EXPECT_THAT(text(), HasSubstr("round 2: training\n  alba: job 7 is running (since 12:00)\n"));
 }
 
+// The coordinator's status file keeps the last activity.
+TEST_F(Status, ShowsNoActivityOfAFacilityWhosePartOfTheRoundHasEnded) {
+  for (const FacilityName& name : {kAlba, kBrno}) status_.live[name] = {1, "running", "12:00"};
+  accept(1, kAlba, 5, 4);
+  facility(1, kBrno).missing = "its job failed";
+  EXPECT_THAT(line("  alba"), HasSubstr("alba: accepted  0 tokens"));
+  EXPECT_EQ(line("  brno"), "  brno: missing  (its job failed)");
+}
+
 TEST_F(Status, AnExpiredCertificateHasNoTimeLeft) {
   const Clock::UtcTime now = *parse_utc("2026-03-01T12:00:00.000Z");
   status_.credentials[kAlba] = {now - minutes(5), "renew-it"};
