@@ -265,6 +265,25 @@ TEST_F(JournalDamage, WithoutAMirrorIsNoSilentLoss) {
   EXPECT_EQ(repair(path_, Losses::kAccepted).events, 2);
 }
 
+// A search for later rows ends at the first row that SQLite cannot read.
+TEST_F(JournalDamage, AnUnreadableRowWithoutAMirrorIsNoSilentLoss) {
+  constexpr size_t kPage = 4096;
+  {
+    const auto journal = Store::open(path_);
+    journal->append({.kind = "tick", .payload = R"({"long":")" + std::string(20'000, 'x') + "\"}"});
+    journal->append({.kind = "tick"});
+  }
+  fs::remove(dir_ / "journal.jsonl");
+  std::string content = read_file(path_, 1 << 20);
+  const size_t at = content.find(std::string(4000, 'x'));
+  ASSERT_NE(at, std::string::npos);
+  content.replace(at / kPage * kPage, 4, 4, '\0');  // the page's link to the rest of the row
+  std::ofstream(path_, std::ios::binary) << content;
+  EXPECT_THAT(test::message_of(ErrorKind::kCorrupt, [&] { repair(path_); }),
+              HasSubstr("at least 1 would be lost"));
+  EXPECT_EQ(repair(path_, Losses::kAccepted).events, 5);
+}
+
 // A byte of each 64 of every page, and each byte of the page's header: the damage is found, or lies
 // in unused space and changes nothing; the repaired journal has every event.
 TEST_F(JournalDamage, AFlippedByteInAnyPageIsFoundAndRepaired) {

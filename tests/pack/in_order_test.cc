@@ -7,10 +7,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <fstream>
 #include <functional>
 #include <numeric>
 #include <set>
+#include <stdexcept>
+#include <thread>
 
 namespace xffl::pack {
 namespace {
@@ -80,6 +84,23 @@ bool in_child_process(const std::function<bool()>& body) {
 }
 
 TEST(RunInOrder, RunsAllIndicesInOrder) { EXPECT_FALSE(threads_used(4).empty()); }
+
+// Index 3 takes the slot of index 0.
+TEST(RunInOrder, AnIndexStaysInItsSlotUntilItIsFinished) {
+  std::vector<Slot> slots(3);
+  std::atomic<bool> has_index_3 = false;
+  const auto take = [&](size_t index, Slot& slot) {
+    slot.value = index;
+    if (index == 3) has_index_3 = true;
+  };
+  const auto work = [](size_t, Slot&, int) {};
+  const auto finish = [&](size_t index, const Slot& slot) {
+    for (int i = 0; i < 100 && index == 0 && !has_index_3; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (slot.value != index) throw std::runtime_error("the slot has another index");
+  };
+  EXPECT_NO_THROW(run_in_order(4, slots, 1, take, work, finish));
+}
 
 TEST(RunInOrder, ContinuesWithFewerThreads) {
   EXPECT_TRUE(in_child_process([] {

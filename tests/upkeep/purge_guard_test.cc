@@ -9,6 +9,7 @@
 
 #include "support/fake_session.h"
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 
@@ -119,6 +120,16 @@ TEST_F(Purge, FilesThatCouldNotBeTouchedAreTouchedSoon) {
   EXPECT_TRUE(watch_.is_due(facility_, start));
   watch_.check(facility, facility_, facility_.workdir / "run", {});
   EXPECT_TRUE(watch_.is_due(facility_, start + hours(1))) << "not only after purge_after / 8";
+}
+
+// The warning would name files that exist.
+TEST_F(Purge, ATornAnswerReportsNoFileAsAbsent) {
+  test::FakeSession torn;
+  torn.on_run = [](const auto&, const auto&) -> remote::CommandResult {
+    return {.exit_code = 0, .out = "1772366400 5\n", .err = {}};
+  };
+  EXPECT_EQ(test::kind_of([&] { file_ages(torn, facility_.workdir, {facility_.train_data[0]}); }),
+            ErrorKind::kIo);
 }
 
 // Many sites link a short path to the scratch file system: /scratch/me.

@@ -203,6 +203,23 @@ TEST_F(Verify, AJobHasTheScriptOfAnyOfItsSubmissions) {
   EXPECT_THAT(failures(check()), IsEmpty());
 }
 
+// By this journal, the facilities train adapters of one model in all rounds.
+TEST_F(Verify, TheReportsOfAdaptersNameTheModelUnderThem) {
+  const std::string adapted(64, 'a');
+  rewrite_journal([&](history::StoredEvent& event) {
+    if (event.kind != "model_imported" && event.kind != "update_accepted") return;
+    Json payload = parse_json(event.payload, event.kind);
+    if (event.kind == "model_imported")
+      payload["adapted_sha256"] = adapted;
+    else
+      payload["report"]["base_model_sha256"] = adapted;
+    event.payload = payload.dump();
+  });
+  const Verification result = check();
+  EXPECT_EQ(find(result, "events").result(), "ok") << format_text(result);
+  EXPECT_EQ(find(result, "reports").result(), "ok") << format_text(result);
+}
+
 // The journal keeps the acceptance of an update that is lost later.
 TEST_F(Verify, AnUpdateLostBeforeTheMeanIsNotLeftOut) {
   std::vector<history::StoredEvent> events = history::read_events(path() / "journal.db");
