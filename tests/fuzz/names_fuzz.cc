@@ -8,10 +8,11 @@ using namespace xffl;
 namespace {
 
 template <class Name>
-void check_name(std::string_view text) {
+void check_name(std::string_view text, size_t max_length) {
   const auto name = fuzz::accepted([&] { return Name(std::string(text)); });
   if (!name) return;
-  fuzz::expect(name->str() == text && !text.empty() && text.size() <= 64, "a name is short");
+  fuzz::expect(name->str() == text && !text.empty() && text.size() <= max_length,
+               "a name is unchanged and short", text);
   fuzz::expect(
       text.front() != '-' && text.find_first_of("/ \t\n'\"\\$`;&|<>*?") == std::string_view::npos,
       "a name is one word", text);
@@ -33,10 +34,10 @@ void check_path(std::string_view text) {
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text = fuzz::text_of(data, size);
-  check_name<FacilityName>(text);
-  check_name<ProjectName>(text);
-  check_name<RunName>(text);
-  check_name<JobId>(text);
+  check_name<FacilityName>(text, 32);
+  check_name<ProjectName>(text, 64);
+  check_name<RunName>(text, 9);
+  check_name<JobId>(text, 100);
   check_path(text);
   if (const auto host = config::parse_host(text)) {
     const auto again = config::parse_host(config::format_host(*host));
