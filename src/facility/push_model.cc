@@ -46,8 +46,9 @@ void ModelPush::restore_purged_model(int attempt, std::stop_token stop) {
 }
 
 void ModelPush::require_prepared_text() {
-  const std::string problem =
-      prepared_text_problem(*site_.session, site_.settings, site_.context.experiment.model);
+  const std::string problem = at_the_facility([&] {
+    return prepared_text_problem(*site_.session, site_.settings, site_.context.experiment.model);
+  });
   if (!problem.empty()) throw Error(ErrorKind::kRemote, problem);
 }
 

@@ -5,7 +5,9 @@
 #include "fake_services.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
+#include "support/tiny_model.h"
 #include "xffl/base/file.h"
+#include "xffl/checkpoint/manifest.h"
 
 namespace xffl::facility {
 namespace {
@@ -63,6 +65,29 @@ TEST(Site, BytesInPlaceAreNoProgressOfALaterTry) {
   EXPECT_EQ(gained({20, 60}), 60u);
   EXPECT_EQ(gained({20, 60}), 0u) << "a link that moves nothing is down";
   EXPECT_EQ(gained({20, 60, 100}), 40u);
+}
+
+// With LoRA a push sends the adapter and the model under it, to folders beside each other.
+TEST(Site, EachFolderHasItsOwnBytesInPlace) {
+  OpenSite open;
+  Site& site = open.site;
+  const auto gained = [&](const std::string& folder, uint64_t in_place) {
+    site.gained_bytes = 0;
+    site.progress("pushing", RemotePath(folder))({.done_bytes = in_place, .total_bytes = 100});
+    return site.gained_bytes;
+  };
+  EXPECT_EQ(gained("/w/models/adapter", 60), 60u);
+  EXPECT_EQ(gained("/w/models/model", 40), 40u) << "the link makes progress: it is no outage";
+}
+
+// Another kind of error would end the run of all facilities.
+TEST(Site, ADamagedListOfPreparedTextIsTroubleOfItsFacility) {
+  OpenSite open;
+  open.experiment.facilities.front().prepared = RemotePath("/w/text");
+  for (const char* json : {"{", "{\"version\": 99}", ""}) {
+    open.fake.session->put("/w/text/prepared.json", json);
+    EXPECT_EQ(test::kind_of([&] { ModelPush(open.site).push(1, {}); }), ErrorKind::kRemote) << json;
+  }
 }
 
 // Each start of a requeued job has a heartbeat file of its own, and each attempt a folder.
@@ -129,6 +154,29 @@ TEST(RunModels, AFullDiskDuringARebuildIsNoLackOfARemedy) {
     EXPECT_EQ(restore_with(kind), kind) << to_string(kind);
   for (const ErrorKind kind : {ErrorKind::kCorrupt, ErrorKind::kNotFound, ErrorKind::kRejected})
     EXPECT_EQ(restore_with(kind), ErrorKind::kCorrupt) << to_string(kind);
+}
+
+// A facility that joins later, or whose site has removed its files, gets the whole model.
+TEST(RunModels, ADamagedModelUnderTheAdapterIsMadeAgain) {
+  namespace fs = std::filesystem;
+  OpenSite open;
+  const fs::path whole = open.dir / "whole", adapted = open.folder.adapted();
+  test::write_tiny_model(whole, test::kTinyRows, [](size_t) { return 1.0f; });
+  const std::string sha256 = checkpoint::write_manifest(whole).root_sha256();
+  make_dirs(adapted.parent_path());
+  fs::copy(whole, adapted);
+  open.history.record({}, history::ModelImported{sha256, sha256, sha256});
+  RunModels& models = open.context.models;
+  models.make_first = [&](const fs::path& round) { fs::copy(whole, round / "adapted"); };
+  int reads = 0;
+  models.with_adapted([&](const checkpoint::Hashes&) {
+    if (++reads > 1) return;
+    write_file_atomic(adapted / "model.safetensors", "damaged");
+    throw Error(ErrorKind::kCorrupt, "a block is damaged");
+  });
+  EXPECT_EQ(reads, 2);
+  EXPECT_EQ(read_file(adapted / "model.safetensors", 1 << 20),
+            read_file(whole / "model.safetensors", 1 << 20));
 }
 
 }  // namespace
