@@ -205,9 +205,12 @@ void Checkpoints::remove_incomplete() const {
     if (entry.string().ends_with(temporary_suffix())) fs::remove_all(entry, none);
 }
 
-void Checkpoints::remove_old() const {
+// Unusable checkpoints of other jobs may have more steps than `newest`, the one that was just
+// saved: they do not count, else it would be removed at once.
+void Checkpoints::remove_old(int64_t newest) const {
   std::error_code none;
-  const std::vector<int64_t> steps = steps_in(spec_.state_path);
+  std::vector<int64_t> steps = steps_in(spec_.state_path);
+  std::erase_if(steps, [&](int64_t each) { return each > newest; });
   for (size_t i = static_cast<size_t>(spec_.training.keep_checkpoints); i < steps.size(); ++i)
     fs::remove_all(folder(kPrefix, steps[i]), none);
 }
@@ -238,7 +241,7 @@ void Checkpoints::save(const TrainingState& state) {
       // A usable checkpoint of the same steps holds the same bits.
       [&] { return checkpoint_problem(target, spec_).empty(); });
   if (group_.rank() != 0) return;
-  remove_old();
+  remove_old(state.report.steps);
   remove_old_best(state.best_steps);
 }
 

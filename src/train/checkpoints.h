@@ -103,7 +103,7 @@ class Checkpoints {
                  const std::function<std::string()>& find_problem) const;
   std::string temporary_suffix() const;
   void remove_incomplete() const;
-  void remove_old() const;
+  void remove_old(int64_t newest) const;
   void remove_old_best(int64_t best_steps) const;
   void remove_old_optimizers() const;
   int64_t newest() const;

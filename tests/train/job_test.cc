@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "support/ranks.h"
+#include "support/recorded_syncs.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "xffl/base/file.h"
@@ -319,6 +320,30 @@ TEST_F(WholeJob, AStopAfterACheckpointWritesNoOther) {
   EXPECT_EQ(num_saved, 1);
 }
 
+// Checkpoints that are unusable for this job, such as those of changed settings, may have more
+// steps than a new one.
+TEST_F(WholeJob, ANewCheckpointStaysBesideUnusableOnesOfMoreSteps) {
+  const job::JobSpec spec = resumable_job("kept", {write_tokens("t.tokens", 8, 2, 20)});
+  const fs::path state = spec.state_path;
+  for (const char* name : {"step-00000500", "step-00000600"}) {
+    make_dirs(state / name);
+    write_file_atomic(state / name / "state.json", "{}");
+  }
+  run(spec, 1, finish_after(2, spec));
+  EXPECT_TRUE(fs::exists(state / "step-00000002"));
+}
+
+// A power loss must not take the steps that a report counts.
+TEST_F(WholeJob, ACheckpointIsSyncedUnderItsName) {
+  const job::JobSpec spec = resumable_job("synced", {write_tokens("t.tokens", 8, 2, 20)});
+  test::synced_sizes.clear();
+  run(spec, 1, finish_after(2, spec));
+  const fs::path state = spec.state_path, checkpoint = state / "step-00000002";
+  EXPECT_TRUE(test::is_synced(state));
+  EXPECT_TRUE(test::is_synced(checkpoint));
+  EXPECT_TRUE(test::is_synced(checkpoint / "state.json"));
+}
+
 // With a report the coordinator would take the steps for saved.
 TEST_F(WholeJob, AStopWithoutItsCheckpointHasNoReport) {
   const std::string data = write_tokens("t.tokens", 8, 2, 20);
@@ -353,6 +378,26 @@ TEST_F(WholeJob, ARequeuedJobKeepsTheMetricsBeforeItsCheckpoint) {
   EXPECT_EQ(steps, (std::vector<int64_t>{11, 12, 13, 14}));
 }
 
+// A facility's budget counts the seconds of each attempt. The first attempt's steps took an hour.
+TEST_F(WholeJob, AResumedJobReportsItsOwnSeconds) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  const job::JobSpec first = resumable_job("seconds", {data}),
+                     second = resumable_job("seconds", {data}, 2);
+  run(first, 1, finish_after(2, first));
+  const fs::path file = fs::path(second.state_path) / "step-00000002/state.json";
+  Json state = parse_json(read_file(file, 1 << 20), file.string());
+  Json report = parse_json(state["report"].get<std::string>(), "report");
+  report["train_seconds"] = 3600.0;
+  state["report"] = report.dump();
+  write_file_atomic(file, state.dump());
+  const auto begin = std::chrono::steady_clock::now();
+  const job::JobReport found = run(second).report;
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  EXPECT_GT(found.train_seconds, 3600);
+  EXPECT_GT(found.total_seconds, found.train_seconds - 3600);
+  EXPECT_LE(found.total_seconds, elapsed.count());
+}
+
 TEST_F(WholeJob, AStopDuringAValidationKeepsTheSteps) {
   const std::string data = write_tokens("t.tokens", 8, 2, 20);
   job::JobSpec spec = job("interrupted", {data});
@@ -379,6 +424,23 @@ TEST_F(WholeJob, AResumedJobDoesNotRepeatAValidation) {
   const JobOutcome resumed = run(second);
   EXPECT_EQ(resumed.losses.size(), 2u);
   EXPECT_TRUE(resumed.validations.empty());
+}
+
+// Each step lowers the loss.
+TEST_F(WholeJob, AResumedJobReplacesTheBestSnapshotByABetterOne) {
+  const std::string data = write_tokens("t.tokens", 4, 6, 12);
+  job::JobSpec first = resumable_job("better", {data}), second = resumable_job("better", {data}, 2);
+  for (job::JobSpec* spec : {&first, &second}) {
+    spec->validation = {{"it", data}};
+    spec->training.steps = 100;
+    spec->training.learning_rate = 1e-3;
+    spec->training.validation_interval = 1;
+    spec->training.early_stop_patience = 100;
+    run(*spec, 1, finish_after(4, *spec));  // lines of two steps and their validations
+  }
+  const fs::path state = second.state_path;
+  EXPECT_TRUE(fs::exists(state / "step-00000004"));
+  EXPECT_TRUE(fs::exists(state / "best-00000004"));
 }
 
 // A job may continue from the older checkpoint if the newer one is damaged.
@@ -499,6 +561,16 @@ TEST_F(WholeJob, TheOptimizerStateOfAnotherTrainingIsNotUsed) {
                                    second.training.momentum = 0.9;
                                  }),
             "its optimizer differs");
+}
+
+// A report with a longer reason is not valid, and the training would be lost.
+TEST_F(WholeJob, TheReasonForALostOptimizerStateFitsIntoTheReport) {
+  const std::string part(200, 'x');
+  const std::string reason = optimizer_lost_after("long", [&](job::JobSpec&, job::JobSpec& second) {
+    second.optimizer_path = dir_ / part / part / part / "state";
+  });
+  EXPECT_TRUE(reason.starts_with("cannot open ")) << reason;
+  EXPECT_LE(reason.size(), job::kMaxReasonBytes);
 }
 
 TEST_F(WholeJob, TheOptimizerStateOfOtherGroupsIsNotUsed) {
@@ -803,6 +875,24 @@ TEST_F(WholeJob, AnAbortEndsTheWritingOfTheUpdate) {
   EXPECT_EQ(num_lines(spec.metrics_path), 4u) << "the training was complete";
   EXPECT_FALSE(fs::exists(spec.update_path));
   EXPECT_FALSE(fs::exists(spec.report_path));
+}
+
+// The other ranks wait for the first one while it writes. The update's folder would be in a file.
+TEST_F(WholeJob, AFailedWritingOfTheUpdateEndsAllRanks) {
+  if (!comm::has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  job::JobSpec spec = job("unwritten", {data});
+  spec.update_path = data + "/update";
+  std::vector<test::Thrown> thrown(2);
+  test::run_ranks(2, [&](comm::Group& world) {
+    const JobContext context{world, at::kCPU, 2, "test", [] { return StopRequest::kNone; }};
+    Job whole(spec, context);
+    thrown[static_cast<size_t>(world.rank())] = test::thrown_by([&] { whole.run(); });
+  });
+  EXPECT_EQ(thrown[0].kind, ErrorKind::kIo) << thrown[0].message;
+  EXPECT_EQ(thrown[1].kind, ErrorKind::kFailed);
+  EXPECT_NE(thrown[1].message.find("rank 0 stopped the job"), std::string::npos)
+      << thrown[1].message;
 }
 
 // A rank's share of the free memory is then some bytes or kilobytes.
