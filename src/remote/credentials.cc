@@ -41,20 +41,6 @@ constexpr uint8_t kRequestIdentities = 11;
 constexpr uint8_t kIdentitiesAnswer = 12;
 constexpr uint32_t kMaxAnswerBytes = 256u << 10;  // OpenSSH's own limit
 
-UniqueFd connect_to(const fs::path& socket) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (socket.empty() || socket.native().size() >= sizeof address.sun_path) return {};
-  std::memcpy(address.sun_path, socket.c_str(), socket.native().size());
-  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const timeval timeout{.tv_sec = 1, .tv_usec = 0};
-  ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
-  ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-    return {};
-  return fd;
-}
-
 bool receive(int fd, std::string& bytes) {
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t n = ::recv(fd, bytes.data() + done, bytes.size() - done, 0);
@@ -77,7 +63,7 @@ std::vector<std::string> parse_answer(std::string_view answer) {
 
 // Empty when no agent answers within a second or the agent has no identities.
 std::vector<std::string> agent_identities(const fs::path& socket) {
-  const UniqueFd fd = connect_to(socket);
+  const UniqueFd fd = connect_to_agent(socket);
   if (!fd) return {};
   const std::string request = WireWriter().u32(1).u8(kRequestIdentities).bytes();
   if (::send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL) !=
@@ -154,6 +140,20 @@ std::string until(const Certificate& certificate) {
 }
 
 }  // namespace
+
+UniqueFd connect_to_agent(const fs::path& socket) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (socket.empty() || socket.native().size() >= sizeof address.sun_path) return {};
+  std::memcpy(address.sun_path, socket.c_str(), socket.native().size());
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const timeval timeout{.tv_sec = 1, .tv_usec = 0};
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return {};
+  return fd;
+}
 
 std::optional<Certificate> parse_certificate(std::string_view blob, std::string_view origin) {
   WireReader in(blob, origin);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "xffl/base/clock.h"
+#include "xffl/base/file.h"
 #include "xffl/remote/ssh.h"
 
 namespace xffl::remote {
@@ -52,6 +53,10 @@ struct Credentials {
   /// Describes the credentials: "~/.ssh/id_x with a certificate until ..., the agent's 2 keys".
   std::string describe() const;
 };
+
+/// A connection to an SSH agent, whose receives and sends last a second at most; empty when no
+/// agent answers there within a second.
+UniqueFd connect_to_agent(const std::filesystem::path& socket);
 
 /// Reads the files and queries the agent; no network, no errors.
 Credentials find_credentials(const SshSettings& settings);

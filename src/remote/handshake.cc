@@ -3,10 +3,16 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
 #include <functional>
+#include <mutex>
 #include <set>
+#include <thread>
 
 #include "known_hosts.h"
 #include "wire.h"
@@ -50,6 +56,36 @@ constexpr int kMaxQuestions = 20;  // per log-in
 // Without this callback libssh and OpenSSL ask for a passphrase on the terminal.
 int no_passphrase(const char*, char*, size_t, int, int, void*) { return -1; }
 
+// Ends a connection after a time or at a stop request. libssh waits for an agent without a limit,
+// and an agent may wait for its user: ssh-add -c, a hardware key, a forwarded agent of a closed
+// laptop.
+class LimitedConnection {
+ public:
+  LimitedConnection(int connection, std::chrono::milliseconds time)
+      : connection_(::fcntl(connection, F_DUPFD_CLOEXEC, 0)),
+        on_stop_(StopScope::current(), [this] { end(); }),
+        timer_([this, time](const std::stop_token& done) {
+          std::mutex mutex;
+          std::unique_lock lock(mutex);
+          std::condition_variable_any never;
+          if (!never.wait_for(lock, done, time, [&] { return done.stop_requested(); })) end();
+        }) {
+    if (!connection_) throw system_error("watch the connection to the SSH agent", errno);
+  }
+  bool has_ended() const { return has_ended_; }
+
+ private:
+  void end() {
+    has_ended_ = true;
+    ::shutdown(connection_.get(), SHUT_RDWR);
+  }
+
+  const UniqueFd connection_;
+  std::atomic<bool> has_ended_ = false;
+  const std::stop_callback<std::function<void()>> on_stop_;
+  const std::jthread timer_;
+};
+
 // One log-in, with the results of its authentication methods.
 class LogIn {
  public:
@@ -75,8 +111,17 @@ class LogIn {
   }
 
   bool agent(const std::filesystem::path& socket) {
-    ssh_options_set(session_, SSH_OPTIONS_IDENTITY_AGENT, socket.c_str());
-    return accepted(call([&] { return ssh_userauth_agent(session_, nullptr); }), "the agent");
+    UniqueFd connection = connect_to_agent(socket);
+    if (!connection) {
+      note("the agent: it does not answer");
+      return false;
+    }
+    const LimitedConnection limited(connection.get(), settings_.timeouts.log_in);
+    ssh_set_agent_socket(session_, connection.release());
+    const int result = call([&] { return ssh_userauth_agent(session_, nullptr); });
+    StopScope::check("waiting for the SSH agent");
+    return accepted(result,
+                    limited.has_ended() ? "the agent, which has not answered" : "the agent");
   }
 
   bool keyboard(const Ask& ask) {

@@ -366,8 +366,18 @@ void Sftp::write(const RemotePath& path, uint64_t offset, std::span<const std::b
 
 void Sftp::sync(const RemotePath& path) {
   require_regular(path, false);
-  const std::string handle = open(path.str(), kRead);
-  fsync(handle, path.str());
+  sync_open(path.str());
+}
+
+// The server keeps the handle of a failed call open until its client ends.
+void Sftp::sync_open(const std::string& path) {
+  const std::string handle = open(path, kRead);
+  try {
+    fsync(handle, path);
+  } catch (const Error&) {
+    if (usable()) close(handle);
+    throw;
+  }
   close(handle);
 }
 
@@ -377,9 +387,7 @@ void Sftp::rename(const RemotePath& from, const RemotePath& to) {
   if (posix) body.string("posix-rename@openssh.com");
   body.string(from.str()).string(to.str());
   expect_ok(call(posix ? kExtended : kRename, body), "rename " + from.str() + " to " + to.str());
-  const std::string folder = open(to.parent().str(), kRead);  // like open(2) of a folder
-  fsync(folder, to.parent().str());
-  close(folder);
+  sync_open(to.parent().str());  // like open(2) of a folder
 }
 
 std::vector<std::string> Sftp::list(const RemotePath& folder) {

@@ -98,6 +98,8 @@ class Sftp {
   std::string open(const std::string& path, uint32_t flags, const std::stop_token& stop = {});
   void close(const std::string& handle);
   void fsync(const std::string& handle, const std::string& path);
+  /// Opens, syncs and closes a file or folder.
+  void sync_open(const std::string& path);
   std::map<std::string, FileInfo> entries(const std::string& folder);
   void remove(uint8_t type, const std::string& path);
   void remove_below(const std::string& folder, int depth, const std::stop_token& stop);

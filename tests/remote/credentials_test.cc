@@ -4,10 +4,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
+#include <thread>
 
+#include "support/failing_call.h"
 #include "support/temp_dir.h"
 #include "wire.h"
 #include "xffl/base/file.h"
@@ -103,6 +108,36 @@ TEST_F(CredentialFiles, ACertificateThatIsRenewedInPlaceIsANewCredential) {
       file, std::filesystem::file_time_type::clock::now() + std::chrono::seconds(5));
   EXPECT_EQ(std::filesystem::file_size(file), size);
   EXPECT_NE(find_credentials(settings_).stamp, stamp);
+}
+
+// A forwarded agent stays as a socket when its user has left.
+TEST_F(CredentialFiles, AnAgentWithoutAnAnswerHasNoKeys) {
+  settings_.agent = true;
+  const std::string path = dir_ / "agent";
+  const UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  ASSERT_LT(path.size(), sizeof address.sun_path);
+  path.copy(address.sun_path, path.size());
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(listener.get(), 8), 0);
+  ::setenv("SSH_AUTH_SOCK", path.c_str(), 1);
+  const auto look_for_keys = [&](bool hangs_up) {
+    return test::in_child([&] {
+      ::alarm(60);
+      std::jthread agent;
+      if (hangs_up)
+        agent = std::jthread([&] {
+          const UniqueFd client(::accept(listener.get(), nullptr, nullptr));
+          char request[5];
+          ::recv(client.get(), request, sizeof request, MSG_WAITALL);
+        });
+      return find_credentials(settings_).identities.empty() ? 0 : 1;
+    });
+  };
+  EXPECT_EQ(look_for_keys(/*hangs_up=*/true), 0);
+  EXPECT_EQ(look_for_keys(/*hangs_up=*/false), 0) << "an agent that is silent";
+  ::unsetenv("SSH_AUTH_SOCK");
 }
 
 TEST_F(CredentialFiles, AnInaccessibleFolderHasNoKeys) {

@@ -60,6 +60,18 @@ class HostileServerTest : public SshTest {
     EXPECT_EQ(error.kind(), ErrorKind::kCancelled) << error.what();
     return std::chrono::duration<double>(SteadyClock::now() - requested).count();
   }
+  // The error of `call`, which a stop request ends after a minute.
+  static Error error_in_a_minute(const std::function<void()>& call) {
+    std::atomic<bool> has_ended = false;
+    std::stop_source stop;
+    const std::jthread stopper([&] {
+      if (!test::await([&] { return has_ended.load(); }, 60s)) stop.request_stop();
+    });
+    const StopScope scope(stop.get_token());
+    const Error error = error_of(call);
+    has_ended = true;
+    return error;
+  }
   static double seconds_of(const std::function<void()>& call) {
     const auto began = SteadyClock::now();
     call();
@@ -229,15 +241,28 @@ TEST_F(HostileServerTest, AFileThatNoCommandTakesFailsInTime) {
   all({.takes_per_second = 0});
   const auto session = make_ssh_session(settings(/*shell=*/true, 2s));
   const std::vector<NewFile> files = {{"large", std::string(8u << 20, 'x')}};
-  std::atomic<bool> has_ended = false;
-  std::stop_source stop;
-  const std::jthread stopper([&] {
-    if (!test::await([&] { return has_ended.load(); }, 60s)) stop.request_stop();
-  });
-  const StopScope scope(stop.get_token());
-  const Error error = error_of([&] { session->put_files(RemotePath(copy_.string()), files); });
-  has_ended = true;
+  const auto put = [&] { session->put_files(RemotePath(copy_.string()), files); };
+  const Error error = error_in_a_minute(put);
   EXPECT_EQ(error.kind(), ErrorKind::kRemote) << error.what();
+}
+
+// As at a file system that hangs: the command has its whole input.
+TEST_F(HostileServerTest, ACommandThatNeverAnswersFailsInTime) {
+  all({.sends_per_second = 0});
+  const auto session = make_ssh_session(settings(/*shell=*/true, 1s));
+  const RemotePath folder(server_->dir().path().string());
+  const std::vector<std::function<void()>> calls = {
+      [&] {
+        session->look(folder, std::vector<FileQuery>{{"file", 0}});
+      },
+      [&] {
+        session->put_files(folder, std::vector<NewFile>{{"a", "b"}});
+      },
+  };
+  for (const auto& call : calls) {
+    const Error error = error_in_a_minute(call);
+    ASSERT_EQ(error.kind(), ErrorKind::kRemote) << error.what();
+  }
 }
 
 TEST_F(HostileServerTest, ASlowDownloadThatMovesCompletes) {
@@ -309,6 +334,82 @@ TEST_F(HostileServerTest, ALongListingInOneAnswerIsWhole) {
   const auto session = make_ssh_session(settings(false));
   EXPECT_EQ(session->list(RemotePath("/tmp")).size(), static_cast<size_t>(kNames));
   EXPECT_TRUE(session->stat(RemotePath(file_.string())));
+}
+
+// Each folder of the server holds a folder.
+TEST_F(HostileServerTest, ATreeWithoutEndIsNotRemoved) {
+  int folders = 0;
+  all({.on_request = [&folders, listed = false](
+                         const SftpPacket& request) mutable -> std::optional<std::string> {
+        const auto packet = [&](uint8_t type, const std::string& body) {
+          return SftpPacket{type, request.id, body}.bytes();
+        };
+        const std::string attributes = test::sftp_u32(4) + test::sftp_u32(040755);
+        if (request.type == test::kSftpLstat) return packet(test::kSftpAttrs, attributes);
+        if (request.type == test::kSftpOpendir) {
+          listed = false;
+          // The end for a client without a limit.
+          if (++folders > 1000) return test::sftp_status(request.id, 3);
+          return packet(test::kSftpHandle, test::sftp_string("handle"));
+        }
+        if (request.type == test::kSftpReaddir && !std::exchange(listed, true))
+          return packet(test::kSftpName, test::sftp_u32(1) + test::sftp_string("below") +
+                                             test::sftp_string("") + attributes);
+        return test::sftp_status(request.id, request.type == test::kSftpReaddir ? 1u : 0u);
+      }},
+      "sftp");
+  const auto session = make_ssh_session(settings(false));
+  const Error error = error_of([&] { session->remove_tree(RemotePath(copy_.string())); });
+  EXPECT_EQ(error.kind(), ErrorKind::kIo) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("nested too deep"));
+}
+
+TEST_F(HostileServerTest, BytesBeyondThoseOfARequestAreNotRead) {
+  all({.on_request = [](const SftpPacket& request) -> std::optional<std::string> {
+        if (request.type != test::kSftpRead) return std::nullopt;
+        const std::string more = test::sftp_string(std::string(1000, 'x'));
+        return SftpPacket{test::kSftpData, request.id, more}.bytes();
+      }},
+      "sftp");
+  const auto session = make_ssh_session(settings(false));
+  std::string memory(4000, '-');
+  const auto piece = std::as_writable_bytes(std::span(memory)).first(100);
+  EXPECT_EQ(session->read(RemotePath(file_.string()), 0, piece), 100u);
+  EXPECT_EQ(memory, std::string(100, 'x') + std::string(3900, '-'));
+}
+
+// A session keeps an SFTP client for weeks, and a server has a limit of open files.
+TEST_F(HostileServerTest, ACallClosesItsHandles) {
+  std::atomic<int> num_open = 0;
+  std::atomic<bool> refuses_syncs = false;
+  all({.on_request = [&](const SftpPacket& request) -> std::optional<std::string> {
+        if (request.type == test::kSftpOpen || request.type == test::kSftpOpendir) ++num_open;
+        if (request.type == test::kSftpClose) --num_open;
+        if (refuses_syncs && request.body.find("fsync@openssh.com") != std::string::npos)
+          return test::sftp_status(request.id, 4);
+        return std::nullopt;
+      }},
+      "sftp");
+  const auto session = make_ssh_session(settings(false));
+  const RemotePath folder(server_->dir().path().string());
+  std::vector<std::byte> bytes(100);
+  const std::vector<std::pair<const char*, std::function<void()>>> calls = {
+      {"write", [&] { session->write(folder / "one", 0, bytes); }},
+      {"sync", [&] { session->sync(folder / "one"); }},
+      {"rename", [&] { session->rename(folder / "one", folder / "two"); }},
+      {"read", [&] { session->read(folder / "two", 0, bytes); }},
+      {"download", [&] { session->download(folder / "two", 0, 100, [](auto) {}, {}); }},
+      {"list", [&] { session->list(folder); }},
+      {"make_dirs", [&] { session->make_dirs(folder / "tree/below"); }},
+      {"remove_tree", [&] { session->remove_tree(folder / "tree"); }},
+  };
+  for (const auto& [name, call] : calls) {
+    call();
+    EXPECT_EQ(num_open.exchange(0), 0) << name;
+  }
+  refuses_syncs = true;
+  EXPECT_EQ(error_of([&] { session->sync(folder / "two"); }).kind(), ErrorKind::kIo);
+  EXPECT_EQ(num_open, 0) << "a refused sync";
 }
 
 TEST_F(HostileServerTest, AnAnswerOfTwoGibibytesIsRejected) {
@@ -438,6 +539,19 @@ TEST_F(HostileServerTest, AStopEndsAConnectionAttempt) {
         [&] { each = seconds_to_stop([&](std::stop_token) { session->stat(RemotePath("/")); }); });
   threads.clear();
   EXPECT_LT(*std::max_element(seconds.begin(), seconds.end()), kSecondsToStop);
+}
+
+// Another login node may serve, or a later try.
+TEST_F(HostileServerTest, AHostThatSaysNothingFailsInTime) {
+  test::Sshd sshd;  // provides settings; a frozen server accepts connections
+  SshSettings impatient = sshd.settings();
+  impatient.timeouts.log_in = 500ms;
+  sshd.stop();
+  const UniqueFd silent = test::listen_on(sshd.port());
+  const auto session = make_ssh_session(impatient);
+  const Error error = error_in_a_minute([&] { session->stat(RemotePath("/")); });
+  EXPECT_EQ(error.kind(), ErrorKind::kRemote) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("no answer within 500 ms"));
 }
 
 }  // namespace

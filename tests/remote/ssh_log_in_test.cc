@@ -6,9 +6,12 @@
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "connector.h"
@@ -16,9 +19,11 @@
 #include "ssh_test.h"
 #include "support/fake_clock.h"
 #include "support/free_port.h"
+#include "wire.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
 #include "xffl/base/process.h"
+#include "xffl/remote/stop_scope.h"
 
 namespace xffl::remote {
 namespace {
@@ -320,6 +325,78 @@ TEST_F(SshLogIn, AKeyAddedToTheAgentIsTriedAfterTwoRefusals) {
   EXPECT_EQ(sshd.connections(), 2);
   agent.add(sshd.key());
   expect_works(*session);
+}
+
+// An agent with one key, which waits for its user when it has to sign.
+class WaitingAgent {
+ public:
+  WaitingAgent(const test::TempDir& dir, const std::string& public_key, std::function<void()> waits)
+      : waits_(std::move(waits)) {
+    const std::string path = dir / "waiting-agent";
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof address.sun_path - 1);
+    EXPECT_EQ(::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(::listen(listener_.get(), 8), 0);
+    ::setenv("SSH_AUTH_SOCK", path.c_str(), 1);
+    std::istringstream words(public_key);
+    std::string type, blob;
+    words >> type >> blob;
+    const std::string body =
+        WireWriter().u8(12).u32(1).string(base64_decode(blob).value()).string("").bytes();
+    identities_ = WireWriter().u32(static_cast<uint32_t>(body.size())).bytes() + body;
+    thread_ = std::jthread([this] { serve(); });
+  }
+  ~WaitingAgent() {
+    ::unsetenv("SSH_AUTH_SOCK");
+    ::shutdown(listener_.get(), SHUT_RDWR);
+  }
+
+ private:
+  void serve() {
+    for (;;) {
+      const UniqueFd client(::accept(listener_.get(), nullptr, nullptr));
+      if (!client) return;
+      unsigned char request[5];
+      while (::recv(client.get(), request, sizeof request, MSG_WAITALL) == sizeof request) {
+        if (request[4] == 11)
+          ::send(client.get(), identities_.data(), identities_.size(), MSG_NOSIGNAL);
+        else
+          wait_for_the_end(client.get());
+      }
+    }
+  }
+  void wait_for_the_end(int client) {
+    waits_();
+    std::string rest(1000, '\0');
+    while (::recv(client, rest.data(), rest.size(), 0) > 0) {
+    }
+  }
+
+  const std::function<void()> waits_;
+  const UniqueFd listener_{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  std::string identities_;
+  std::jthread thread_;
+};
+
+TEST_F(SshLogIn, AnAgentThatWaitsForItsUserHoldsUpNoLogIn) {
+  test::Sshd sshd;
+  std::stop_source stop;
+  std::atomic<bool> stops = false;
+  const WaitingAgent agent(sshd.dir(), read_file(sshd.key().string() + ".pub", 10'000), [&] {
+    if (stops) stop.request_stop();
+  });
+  auto settings = sshd.settings();
+  settings.keys = {sshd.dir() / "absent"};
+  settings.agent = true;
+  settings.timeouts.log_in = 1s;
+  const Error error = error_of([&] { expect_works(*make_ssh_session(settings)); });
+  expect_kind(error, ErrorKind::kAuth);
+  EXPECT_THAT(error.what(), HasSubstr("the agent, which has not answered"));
+  stops = true;
+  settings.timeouts.log_in = 1h;
+  const StopScope scope(stop.get_token());
+  expect_kind(error_of([&] { expect_works(*make_ssh_session(settings)); }), ErrorKind::kCancelled);
 }
 
 // The host ends a log-in after two refused keys.

@@ -171,6 +171,23 @@ TEST_F(SshTransfer, FurtherConnectionsLeaveRoomForNecessaryOnes) {
   EXPECT_EQ(alba.get_several(3).size(), 3u);
 }
 
+// A login node counts the connections of a user, and a run lasts weeks.
+TEST_F(SshTransfer, FurtherConnectionsEndAMinuteAfterTheLastTransfer) {
+  test::Sshd sshd;
+  test::FakeClock clock;
+  clock.advance(1h);
+  Connector connector(sshd.settings(), std::make_shared<ConnectionLimits>(clock));
+  const std::weak_ptr<Connection> further = connector.get_several(3).at(1);
+  for (int i = 0; i < 2; ++i) {
+    clock.advance(50s);
+    EXPECT_EQ(connector.get_several(3).size(), 3u);
+    EXPECT_FALSE(further.expired()) << "50 s after a transfer";
+  }
+  clock.advance(61s);
+  connector.get();
+  EXPECT_TRUE(further.expired());
+}
+
 TEST_F(SshTransfer, SurvivesARekeyDuringATransfer) {
   test::Sshd sshd({.config = {"RekeyLimit 4M"}});
   const auto session = make_ssh_session(sshd.settings());
