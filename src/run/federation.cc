@@ -208,9 +208,11 @@ std::optional<plan::RoundPlan> current_plan(const facility::Context& context) {
 
 void cancel_now(facility::Context& context, std::stop_token stop) {
   const bool begun = !context.history.state().initial_sha256.empty();
-  if (const auto plan = begun ? current_plan(context) : std::nullopt) try {
-      cancel_round(context, *plan, "the run was cancelled", stop);
-      cancel_leftovers(context, plan->round - 1, stop);
+  if (begun) try {
+      const auto plan = current_plan(context);
+      if (plan) cancel_round(context, *plan, "the run was cancelled", stop);
+      const int last = context.history.done().rounds_published;
+      cancel_leftovers(context, plan ? plan->round - 1 : last + 1, stop);
     } catch (const Error& error) {
       throw Error(error.kind(), std::string(error.what()) +
                                     "\nThe cancellation stays on record: `xffl cancel`, or `xffl "

@@ -140,11 +140,10 @@ void operate(const config::Experiment& experiment, const history::RunFolder& fol
       return;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kBusy) {
-        if (was_left && error.kind() == ErrorKind::kNotFound) {  // the run has ended meanwhile
-          history::remove_request(folder, left);
-          return;
-        }
-        throw;
+        if (!was_left || error.kind() != ErrorKind::kNotFound) throw;
+        history::remove_request(folder, left);  // the run has ended meanwhile
+        if (request.kind == Kind::kCancel && !state().cancelled) throw;
+        return;
       }
     }
     if (left.empty())
@@ -165,6 +164,24 @@ void operate(const config::Experiment& experiment, const history::RunFolder& fol
   }
 }
 
+namespace {
+
+bool keeps_allocation(const facility::Context& context, const FacilityName& name) {
+  const auto& all = context.experiment.facilities;
+  return std::any_of(all.begin(), all.end(), [&](const config::Facility& each) {
+    return each.name == name && each.shape().keep_allocation.count() > 0;
+  });
+}
+
+// A round without a plan lacks the facility, so that its end releases nothing.
+void release_ahead_of_leaving(facility::Context& context, const FacilityName& name) {
+  if (!keeps_allocation(context, name)) return;
+  const auto plan = current_plan(context);
+  if (plan && !context.history.round(plan->round).planned) release_allocation(context, *plan, name);
+}
+
+}  // namespace
+
 void set_members(facility::Context& context, const history::Request& request) {
   const history::RunState run_state = context.history.state();
   if (request.kind == Kind::kLeave) require_other_members(context.experiment, run_state, request);
@@ -172,6 +189,7 @@ void set_members(facility::Context& context, const history::Request& request) {
     const auto left = run_state.left.find(name);
     const bool has_left = left != run_state.left.end();
     if (request.kind == Kind::kLeave && (!has_left || (request.now && !left->second.now))) {
+      if (!has_left) release_ahead_of_leaving(context, name);
       context.history.record({.facility = name},
                              history::FacilityLeft{.reason = request.reason, .now = request.now});
       log::info("facility leaves the run", {{"facility", name.str()}, {"now", request.now}});
@@ -202,8 +220,7 @@ void set_paused(facility::Context& context, const history::Request& request) {
     const bool paused = context.history.paused(name).has_value();
     if (request.kind == history::Request::Kind::kPause && !paused) {
       context.history.record({.facility = name}, history::FacilityPaused{.reason = request.reason});
-      const bool keeps = context.experiment.facility(name).shape().keep_allocation.count() > 0;
-      if (const auto plan = keeps ? current_plan(context) : std::nullopt)
+      if (const auto plan = keeps_allocation(context, name) ? current_plan(context) : std::nullopt)
         release_allocation(context, *plan, name);
     }
     if (request.kind == history::Request::Kind::kResume &&

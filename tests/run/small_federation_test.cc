@@ -721,6 +721,19 @@ TEST_F(Federation, ACancellationOfTheRunRepeatsThatOfAFailedAttempt) {
   EXPECT_EQ(cancellations, 6);
 }
 
+// A stop after the last round, before the run's end would repeat the cancellation.
+TEST_F(Federation, ACancellationAfterTheLastRoundRepeatsEarlierOnes) {
+  trainings_["brno"].duration = hours(1000);
+  int cancellations = 0;
+  on_cancel_ = [&](const std::string&) { return ++cancellations > 5; };
+  observer_.on_round = [&](int, const auto&, double) { stop_.request_stop(); };
+  EXPECT_EQ(test::kind_of([&] { run(kLeavesOutLateOnes); }), ErrorKind::kCancelled);
+  EXPECT_EQ(cancellations, 5);
+  cancel(kLeavesOutLateOnes);
+  EXPECT_TRUE(state().cancelled);
+  EXPECT_EQ(cancellations, 6);
+}
+
 bool needs_a_log_in(const std::string&) {
   throw Error(ErrorKind::kAuth, "the certificate has expired");
 }
@@ -739,6 +752,48 @@ TEST_F(Federation, ACancellationWithoutACredentialIsNotConfirmed) {
   on_cancel_ = {};
   cancel(policy);
   EXPECT_TRUE(state().cancelled);
+}
+
+// A facility that hardly answers must not keep the jobs of the others running. Each cancellation
+// ends only after the other one has begun.
+TEST_F(Federation, ACancellationReachesAllFacilitiesSideBySide) {
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  trainings_["alba"] = {.duration = hours(100'000), .after_job_of = "brno"};
+  trainings_["brno"] = {.duration = hours(100'000), .after_job_of = "alba"};
+  std::atomic<int> submitted = 0, begun = 0;
+  on_submit_ = [&](const job::JobSpec&) {
+    if (++submitted == 2) stop_.request_stop();
+  };
+  EXPECT_EQ(test::kind_of([&] { run(policy); }), ErrorKind::kCancelled);
+  on_cancel_ = [&](const std::string& facility) {
+    ++begun;
+    EXPECT_TRUE(test::await([&] { return begun >= 2; }, std::chrono::seconds(30))) << facility;
+    return true;
+  };
+  cancel(policy);
+  EXPECT_TRUE(state().cancelled);
+  EXPECT_EQ(begun, 2);
+}
+
+// The same for the jobs of a round that fails at cork.
+TEST_F(Federation, AFailedRoundCancelsTheOtherJobsSideBySide) {
+  has_cork_ = true;
+  std::atomic<int> submitted = 0, begun = 0;
+  on_submit_ = [&](const job::JobSpec&) { ++submitted; };
+  on_begin_ = [&](const std::string& facility) {
+    if (facility != "cork") return;
+    EXPECT_TRUE(test::await([&] { return submitted >= 2; }));
+  };
+  for (const char* name : {"alba", "brno"})
+    trainings_[name] = {.duration = hours(100'000), .after_job_of = "cork"};
+  ends_["cork"] = {.state = submit::JobState::kEnded};
+  on_cancel_ = [&](const std::string& facility) {
+    ++begun;
+    EXPECT_TRUE(test::await([&] { return begun >= 2; }, std::chrono::seconds(30))) << facility;
+    return true;
+  };
+  failure_of("policy: {on_missing: fail, max_attempts: 1, poll_interval: 1m}\n");
+  EXPECT_EQ(begun, 2);
 }
 
 TEST_F(Federation, ACancelledRunTrainsNoMore) {
@@ -895,6 +950,22 @@ TEST_F(Federation, TheKeptAllocationOfAFacilityThatLeftIsReleased) {
   EXPECT_THAT(released, ElementsAre("brno"));
 }
 
+// brno leaves between two rounds: the next round's plan lacks it.
+TEST_F(Federation, TheAllocationOfAFacilityThatLeavesBetweenTwoRoundsIsReleased) {
+  facility_keys_ = "scheduler: slurm, slurm: {time: 3h, keep_allocation: 1h}, ";
+  std::vector<std::string> released;
+  on_release_ = [&](const std::string& facility) { released.push_back(facility); };
+  observer_.on_round = [&](int, const auto&, double) { stop_.request_stop(); };
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  EXPECT_EQ(test::kind_of([&] { run(policy, 2); }), ErrorKind::kCancelled);
+  act({history::Request::Kind::kLeave, {FacilityName("brno")}, "spent"}, policy, 2);
+  EXPECT_THAT(released, ElementsAre("brno"));
+  stop_ = {};
+  observer_.on_round = {};
+  EXPECT_EQ(run(policy, 2).rounds_published, 2);
+  EXPECT_THAT(released, ElementsAre("brno"));
+}
+
 // Between the first two of three rounds: the second round would keep allocations for the third one,
 // but has no job yet.
 TEST_F(Federation, ACancellationReleasesTheAllocationsOfTheRoundBefore) {
@@ -949,6 +1020,24 @@ TEST_F(Federation, ARoundBeginsWithoutItsNewFacilityWhenTheTrainingHasChanged) {
   EXPECT_EQ(jobs_of("alba").at(0).training.steps, 4);
 }
 
+// A user corrects xffl.yaml during the round.
+TEST_F(Federation, ANewFacilityThatARoundBeganWithoutJoinsWithTheNext) {
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  const config::Experiment before = experiment(policy, 2);
+  has_cork_ = true;
+  const std::string correct = whole_yaml(policy, 2);
+  std::string changed = correct;
+  changed.replace(changed.find("steps_per_round: 4"), 18, "steps_per_round: 5");
+  write_file_atomic(folder_ / "xffl.yaml", changed);
+  history::leave_request(run_folder(), {history::Request::Kind::kJoin, {FacilityName("cork")}, ""});
+  observer_.on_round = [&](int, const auto&, double) {
+    write_file_atomic(folder_ / "xffl.yaml", correct);
+  };
+  EXPECT_EQ(run(before).rounds_published, 2);
+  EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("alba", "brno"));
+  EXPECT_THAT(state().rounds.at(2).participant_names(), ElementsAre("alba", "brno", "cork"));
+}
+
 // brno's job of the first of two rounds runs.
 TEST_F(Federation, AMemberStaysInTheRoundAndInTheNext) {
   const FacilityName alba("alba"), brno("brno");
@@ -999,6 +1088,40 @@ TEST_F(Federation, ACommandThatOutlivesTheCoordinatorRemovesItsRequest) {
   EXPECT_THAT(history::pending_requests(run_folder()), testing::IsEmpty());
 }
 
+// The run completes while the command waits for the coordinator.
+TEST_F(Federation, ACompletedRunIsNotReportedAsCancelled) {
+  rejected_["brno"] = "not now";
+  failure_of("");
+  auto coordinator = std::make_unique<history::RunHistory>(run_folder().journal());
+  clock_.on_sleep = [&] {
+    if (coordinator) coordinator->record({}, history::RunCompleted{.model_sha256 = {}});
+    coordinator.reset();
+  };
+  EXPECT_EQ(test::kind_of([&] { cancel(""); }), ErrorKind::kNotFound);
+  EXPECT_THAT(history::pending_requests(run_folder()), testing::IsEmpty());
+}
+
+// The coordinator removes each request without a record.
+TEST_F(Federation, ACommandFailsWhenTheCoordinatorRejectsItsRequest) {
+  const FacilityName brno("brno");
+  using Kind = history::Request::Kind;
+  rejected_["brno"] = "not now";
+  failure_of("");
+  history::RunHistory coordinator(run_folder().journal());
+  clock_.on_sleep = [&] {
+    for (const auto& [name, request] : history::pending_requests(run_folder()))
+      history::remove_request(run_folder(), name);
+  };
+  const auto refusal = [&](const history::Request& request) {
+    return test::message_of(ErrorKind::kFailed, [&] { act(request, ""); });
+  };
+  const auto is_told = HasSubstr("the coordinator did not accept the request");
+  EXPECT_THAT(refusal({Kind::kLeave, {brno}, "spent"}), is_told);
+  coordinator.record({.facility = brno}, history::FacilityLeft{.reason = "spent", .now = false});
+  EXPECT_THAT(refusal({Kind::kLeave, {brno}, "spent", true}), is_told) << "its job goes on";
+  EXPECT_THAT(refusal({Kind::kJoin, {brno}, ""}), is_told);
+}
+
 // The coordinator dies before its third record, after the run's creation and its place.
 TEST_F(Federation, ARequestIsKeptUntilItIsRecorded) {
   const std::string policy = "policy: {evaluate_last: false}\n";
@@ -1014,6 +1137,26 @@ TEST_F(Federation, ARequestIsKeptUntilItIsRecorded) {
   EXPECT_EQ(run(policy).rounds_published, 1);
   EXPECT_THAT(jobs_of("brno"), testing::IsEmpty());
   EXPECT_THAT(history::pending_requests(run_folder()), testing::IsEmpty());
+}
+
+// `xffl cancel` and others read the file; the next coordinator does not write it again. Each
+// coordinator dies right after its record of a configuration.
+TEST_F(Federation, TheConfigurationOnRecordIsInItsFile) {
+  const auto kill_after = [&](const std::string& failpoint, const std::string& policy) {
+    EXPECT_EQ(test::in_child([&] {
+                ::setenv("XFFL_FAILPOINT", failpoint.c_str(), 1);
+                run(policy);
+                return 0;
+              }),
+              128 + SIGKILL);
+    return history::read_events(run_folder().journal()).back().kind;
+  };
+  ASSERT_EQ(kill_after("journal:after:1", "policy: {evaluate_last: false}\n"), "run_created");
+  ASSERT_TRUE(fs::exists(run_folder().config()));
+  EXPECT_EQ(sha256_file(run_folder().config()), state().config_sha256);
+  const std::string changed = "policy: {evaluate_last: false, max_attempts: 5}\n";
+  ASSERT_EQ(kill_after("journal:after:2", changed), "config_changed") << "run_placed comes first";
+  EXPECT_EQ(sha256_file(run_folder().config()), state().config_sha256);
 }
 
 // Knows no job; notes whether a query was marked as the last one.
@@ -1276,6 +1419,21 @@ TEST_F(Federation, AWrongOrAbsentTemplateIsRejectedAheadOfAnyConnection) {
   EXPECT_TRUE(state().rounds.empty());
   write_file_atomic(own_template(), kOwnTemplate);
   EXPECT_EQ(run(parsed).rounds_published, 1);
+}
+
+// brno leaves between two rounds; a user then removes its template.
+TEST_F(Federation, TheTemplateOfAFacilityThatLeftHoldsUpNoOther) {
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  config::Experiment parsed = with_own_template(policy);
+  parsed.rounds = 2;
+  observer_.on_round = [&](int, const auto&, double) { stop_.request_stop(); };
+  EXPECT_EQ(test::kind_of([&] { run(parsed); }), ErrorKind::kCancelled);
+  observer_.on_round = {};
+  stop_ = {};
+  act({history::Request::Kind::kLeave, {FacilityName("brno")}, "closed"}, policy, 2);
+  fs::remove(own_template());
+  EXPECT_EQ(run(parsed).rounds_published, 2);
+  EXPECT_THAT(state().rounds.at(2).participant_names(), ElementsAre("alba"));
 }
 
 // A user spoils brno's template while the round goes on.
