@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 #include "xffl/base/error.h"
 #include "xffl/base/log.h"
@@ -105,14 +106,23 @@ bool PurgeWatch::is_due(const config::Facility& facility, Clock::MonotonicTime n
   return true;
 }
 
+bool PurgeWatch::is_news(const std::string& key, const FileAge& file, const std::string& warning) {
+  if (warning.empty()) {
+    reported_.erase(key);
+    return false;
+  }
+  const bool is_gone = !file.unused_for;
+  const auto [reported, is_new] = reported_.try_emplace(key, is_gone);
+  return is_new || std::exchange(reported->second, is_gone) != is_gone;
+}
+
 void PurgeWatch::check(remote::Session& session, const config::Facility& facility,
                        const RemotePath& folder, std::stop_token stop) {
   try {
     touch_old_files(session, folder, facility.purge_after, stop);
     for (const FileAge& file : file_ages(session, facility.workdir, user_files(facility), stop)) {
       const std::string warning = purge_warning(file, facility.purge_after);
-      if (warning.empty() || !reported_.insert(facility.name.str() + " " + file.path).second)
-        continue;
+      if (!is_news(facility.name.str() + " " + file.path, file, warning)) continue;
       log::warning("a file of the facility's jobs may be purged",
                    {{"facility", facility.name.str()},
                     {"file", file.path},

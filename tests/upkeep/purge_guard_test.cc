@@ -161,6 +161,26 @@ TEST_F(Purge, WarnsOfUserFilesOnce) {
   EXPECT_THAT(log_of(check), HasSubstr("does not exist (any more)"));
 }
 
+// Weeks may lie between the two.
+TEST_F(Purge, WarnsAgainOfAFileThatWasInUseMeanwhileOrIsGone) {
+  const auto warnings = [&] {
+    watch_.check(*session_, facility_, facility_.workdir / "run", {});
+    const std::string log = read_file(dir_ / "log", 1 << 20);
+    size_t count = 0;
+    for (size_t at = 0; (at = log.find("val.tokens", at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  log::set_file(dir_ / "log");
+  EXPECT_EQ(warnings(), 1u);
+  file("val.tokens", days(1));
+  EXPECT_EQ(warnings(), 1u);
+  file("val.tokens", days(35));
+  EXPECT_EQ(warnings(), 2u);
+  fs::remove(facility_.validation[0].path);
+  EXPECT_EQ(warnings(), 3u) << "it was purged after the warning";
+  EXPECT_EQ(warnings(), 3u);
+}
+
 TEST_F(Purge, TouchesOldFilesOfXfflOnly) {
   const std::string old = file("run/model.safetensors", days(25)), young = file("run/new", days(5)),
                     foreign = file("foreign", days(25));

@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -55,8 +54,11 @@ class PurgeWatch {
              std::stop_token stop);
 
  private:
+  // Whether the warning differs from the last one about the file.
+  bool is_news(const std::string& key, const FileAge& file, const std::string& warning);
+
   std::map<FacilityName, Clock::MonotonicTime> last_;
-  std::set<std::string> reported_;
+  std::map<std::string, bool> reported_;  // facility and file; whether the file was gone
 };
 
 /// A thread that runs the checks of all facilities until a stop request, which interrupts a check.
