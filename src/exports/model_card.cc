@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "xffl/base/copy_file.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/folder_path.h"
@@ -118,7 +119,7 @@ std::string participants_table(const RunStory& story, int last_round, Names& nam
 void link_or_copy(const fs::path& from, const fs::path& to) {
   std::error_code refused;
   if (from.extension() == ".safetensors") fs::create_hard_link(from, to, refused);
-  if (from.extension() != ".safetensors" || refused) fs::copy_file(from, to);
+  if (from.extension() != ".safetensors" || refused) copy_synced(from, to);
 }
 
 }  // namespace
@@ -169,12 +170,13 @@ void export_model(const RunStory& story, const history::RunFolder& run, const Mo
     is_adapter = is_adapter || file.name == "adapter_config.json";
   }
   checkpoint::verify_folder(work, manifest);
-  fs::copy_file(from / checkpoint::kManifestName, work / checkpoint::kManifestName);
+  copy_synced(from / checkpoint::kManifestName, work / checkpoint::kManifestName);
   write_file_atomic(work / "README.md", format_model_card(story, card, is_adapter), 0644);
   if (key != nullptr) {
     write_file_atomic(work / kModelSignatureName,
                       sign_model_folder(work, to.filename().string(), *key), 0644);
   }
+  fsync_dir(work);
   rename_durable(work, to);
 }
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <string_view>
 
+#include "xffl/base/copy_file.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/resources.h"
@@ -68,15 +69,6 @@ Manifest read_manifest_with(const fs::path& folder, const std::string& sha256) {
   if (const std::string root = manifest.root_sha256(); root != sha256)
     reject(folder, "its manifest.json has the root hash " + root + ", expected " + sha256);
   return manifest;
-}
-
-// After a power loss a file that was not synced may have the right name and size and lack bytes.
-void copy_synced(const fs::path& from, const fs::path& to) {
-  std::error_code problem;
-  fs::copy_file(from, to, problem);
-  if (problem) throw system_error("copy " + from.string(), problem.value());
-  const UniqueFd copy = open_file(to, O_RDONLY);
-  if (::fsync(copy.get()) != 0) throw system_error("fsync " + to.string(), errno);
 }
 
 // A folder with the expected manifest.json and file sizes is complete: unpack_model() renames only
@@ -160,10 +152,11 @@ void rename_into_place(const fs::path& temporary, const fs::path& model,
                        problem == std::errc::file_exists || problem == std::errc::not_a_directory;
     if (!taken) throw system_error("rename " + temporary.string(), problem.value());
     if (is_complete(model, sha256)) {
-      fs::remove_all(temporary);
+      fs::remove_all(temporary, problem);
       return;
     }
-    fs::remove_all(model);  // left by an interrupted push
+    fs::remove_all(model, problem);  // left by an interrupted push
+    if (problem) throw system_error("remove " + model.string(), problem.value());
   }
   throw Error(ErrorKind::kIo, model.string() + ": another program creates this folder repeatedly");
 }

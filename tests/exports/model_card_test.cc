@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "report/synthetic_run.h"
+#include "support/recorded_syncs.h"
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -112,6 +113,24 @@ TEST_F(ExportedModel, HasTheFilesOfTheRoundAndACard) {
   EXPECT_EQ(fs::hard_link_count(folder_ / "out/config.json"), 1u) << "a user may edit it";
   EXPECT_THAT(read_file(folder_ / "out/README.md", 1 << 16), HasSubstr(sha256_));
   EXPECT_EQ(checkpoint::read_manifest(folder_ / "out").root_sha256(), sha256_);
+}
+
+// "Whole or not at all" holds after a power loss, too.
+TEST_F(ExportedModel, IsDurableUnderItsName) {
+  test::synced_sizes.clear();
+  export_to(folder_ / "out", sha256_);
+  for (const char* file : {"", "config.json", "manifest.json", "README.md"})
+    EXPECT_TRUE(test::is_synced(folder_ / "out" / file)) << file;
+  EXPECT_TRUE(test::is_synced(folder_.path()));
+}
+
+TEST_F(ExportedModel, OfAnAdapterHasTheCardOfAnAdapter) {
+  fs::remove_all(run_.global(1));
+  make_dirs(run_.global(1));
+  std::ofstream(run_.global(1) / "adapter_config.json") << "{}";
+  std::ofstream(run_.global(1) / "adapter_model.safetensors") << "weights";
+  export_to(folder_ / "out", checkpoint::write_manifest(run_.global(1)).root_sha256());
+  EXPECT_THAT(read_file(folder_ / "out/README.md", 1 << 16), HasSubstr("library_name: peft\n"));
 }
 
 TEST_F(ExportedModel, ReplacesNoFolder) {

@@ -102,6 +102,28 @@ TEST(RunInOrder, AnIndexStaysInItsSlotUntilItIsFinished) {
   EXPECT_NO_THROW(run_in_order(4, slots, 1, take, work, finish));
 }
 
+// The thread has taken all three slots when the caller fails.
+TEST(RunInOrder, AnErrorOfTheCallerEndsAThreadThatWaitsForASlot) {
+  EXPECT_TRUE(in_child_process([] {
+    std::vector<Slot> slots(3);
+    std::atomic<bool> has_index_2 = false;
+    const auto take = [&](size_t index, Slot&) {
+      if (index == 2) has_index_2 = true;
+    };
+    const auto work = [](size_t, Slot&, int) {};
+    const auto finish = [&](size_t, const Slot&) {
+      while (!has_index_2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      throw std::runtime_error("stopped");
+    };
+    try {
+      run_in_order(kCount, slots, 1, take, work, finish);
+    } catch (const std::runtime_error&) {
+      return true;
+    }
+    return false;
+  }));
+}
+
 TEST(RunInOrder, ContinuesWithFewerThreads) {
   EXPECT_TRUE(in_child_process([] {
     limit_to_stacks(2);
