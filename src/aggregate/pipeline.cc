@@ -73,6 +73,7 @@ class Pipeline {
   bool run_in_threads() {
     std::vector<std::jthread> threads;
     const size_t num_consumers = writes_.size() - 1;
+    threads.reserve(num_consumers + static_cast<size_t>(num_threads_));
     try {
       for (size_t i = 1; i <= num_consumers; ++i) threads.emplace_back([this, i] { consume(i); });
       for (int i = 0; i < num_threads_; ++i) threads.emplace_back([this] { work(); });

@@ -328,10 +328,15 @@ struct ModelWriter::State {
   bool shard_complete() const { return tensor_index == plan.shards[shard_index].tensors.size(); }
 
   void finish_file() {
-    finishing.push_back(std::async(
-        std::launch::async, [](SafetensorsWriter complete) { return complete.finish(); },
-        std::move(*writer)));
+    const auto complete = std::make_shared<SafetensorsWriter>(std::move(*writer));
     writer.reset();
+    const auto finish = [complete] { return complete->finish(); };
+    try {
+      finishing.push_back(std::async(std::launch::async, finish));
+    } catch (const std::system_error&) {  // a limit of the system on threads
+      finishing.push_back(std::async(std::launch::deferred, finish));
+      finishing.back().wait();
+    }
   }
 
   // Opens the file of the next `size` bytes; throws unless one tensor has space for all of the

@@ -14,6 +14,7 @@
 #include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/checkpoint/model_folder.h"
 
 namespace xffl::checkpoint {
 namespace {
@@ -93,6 +94,21 @@ TEST(TrailingHash, DamageThatItsThreadFindsIsAnError) {
   }));
   EXPECT_EQ(thrown.kind, ErrorKind::kIo);
   EXPECT_THAT(thrown.message, testing::HasSubstr("differ from those that were just written"));
+}
+
+TEST(TrailingHash, AModelIsWrittenWithoutItsThreads) {
+  const test::TempDir dir;
+  const std::vector<TensorSpec> tensors = {{"a", Dtype::kF32, {5000}}, {"b", Dtype::kF32, {5000}}};
+  const std::vector<std::byte> bytes = random_bytes(20'000);
+  const auto write = [&](const std::string& name) {
+    ModelWriter writer(dir / name, tensors, 20'000);
+    for (size_t i = 0; i < tensors.size(); ++i) writer.write(bytes);
+    return writer.finish();
+  };
+  const std::vector<ManifestFile> files = write("with");
+  const test::RefusedThreads refused(0, 1000);
+  EXPECT_EQ(write("without"), files);
+  EXPECT_TRUE(refused.any());
 }
 
 TEST(TrailingHash, ATruncatedFileIsAnError) {
