@@ -48,20 +48,24 @@ bool is_alnum(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 bool is_token(char c) { return is_alnum(c) || c == '_' || c == '-' || c == '.'; }
+// A character of the credentials of an HTTP header: token68 of RFC 7235.
+bool is_header_token(char c) { return is_token(c) || c == '~' || c == '+' || c == '/' || c == '='; }
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
-size_t token_length(std::string_view text, size_t at) {
+size_t length_of(std::string_view text, size_t at, bool (*belongs)(char)) {
   size_t end = at;
-  while (end < text.size() && is_token(text[end])) ++end;
+  while (end < text.size() && belongs(text[end])) ++end;
   return end - at;
 }
+size_t token_length(std::string_view text, size_t at) { return length_of(text, at, is_token); }
 
+// For at < text.size(). Most positions differ in the first character.
 bool starts_at(std::string_view text, size_t at, std::string_view prefix) {
-  return text.substr(at, prefix.size()) == prefix;
+  return text[at] == prefix.front() && text.substr(at, prefix.size()) == prefix;
 }
 
 bool starts_at_any_case(std::string_view text, size_t at, std::string_view prefix) {
-  if (text.size() - at < prefix.size()) return false;
+  if (lower(text[at]) != prefix.front() || text.size() - at < prefix.size()) return false;
   return std::equal(prefix.begin(), prefix.end(), text.begin() + static_cast<std::ptrdiff_t>(at),
                     [](char a, char b) { return a == lower(b); });
 }
@@ -122,11 +126,22 @@ Named value_after(std::string_view text, size_t at, size_t name) {
   return i - begin >= kShortestValue ? Named{begin - at, i - begin} : Named{};
 }
 
-Named named_value(std::string_view text, size_t at) {
-  if (starts_at_any_case(text, at, "bearer ")) {
-    const size_t length = token_length(text, at + 7);
-    if (length >= 16) return {7, length};
+// "Bearer TOKEN" and "Basic BASE64" of an HTTP header. The base64 of a name begins with a letter or
+// a digit; a path does not.
+Named header_credentials(std::string_view text, size_t at) {
+  constexpr size_t kShortest = 16;
+  for (const std::string_view scheme : {"bearer ", "basic "}) {
+    if (!starts_at_any_case(text, at, scheme)) continue;
+    const size_t begin = at + scheme.size();
+    const size_t length = length_of(text, begin, is_header_token);
+    if (length >= kShortest && (scheme == "bearer " || is_alnum(text[begin])))
+      return {scheme.size(), length};
   }
+  return {};
+}
+
+Named named_value(std::string_view text, size_t at) {
+  if (const Named found = header_credentials(text, at); found.secret > 0) return found;
   for (const std::string_view name : kNames)
     if (starts_at_any_case(text, at, name))
       if (const Named named = value_after(text, at, name.size()); named.secret > 0) return named;

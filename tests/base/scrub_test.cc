@@ -73,6 +73,10 @@ TEST(Scrub, RemovesValuesOfSecretNames) {
   EXPECT_EQ(scrubbed("AWS_SECRET_ACCESS_KEY = wJalrXUtnFEMI/K7MDENG"),
             "AWS_SECRET_ACCESS_KEY = [removed]");
   EXPECT_EQ(scrubbed("Authorization: Bearer abcdefghijklmnop1"), "Authorization: Bearer [removed]");
+  EXPECT_EQ(scrubbed("Authorization: Bearer abc/def+ghi~jklmnop1/qrs= x"),
+            "Authorization: Bearer [removed] x");
+  EXPECT_EQ(scrubbed("authorization: basic YWxhZGRpbjpvcGVu/2FtZQ=="),
+            "authorization: basic [removed]");
   EXPECT_EQ(scrubbed("clone https://me:hunter2@example.org/x"),
             "clone https://me:[removed]@example.org/x");
   for (const std::string name :
@@ -89,7 +93,8 @@ TEST(Scrub, KeepsDiagnosticText) {
         "an unknown token: 5", "the host also asks the user",
         "job 12 ended without a report (FAILED)", "https://example.org:8080/path?x=1",
         "sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-        "tokenizer.json: expected BPE", "no token", "password:", "hf_short"})
+        "tokenizer.json: expected BPE", "the profile basic /scratch/models/tiny is used",
+        "no token", "password:", "hf_short"})
     EXPECT_EQ(scrubbed(text), text);
 }
 
