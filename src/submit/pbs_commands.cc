@@ -23,8 +23,8 @@ std::vector<std::string> pbs_environment() {
 }
 
 // qstat cannot select by name, and its answer has all users' jobs. On a server that keeps no
-// history, -x gives a message on stderr instead of the jobs, and the exit status 0. Other words
-// than ids are warnings.
+// history, -x gives a message on stderr instead of the jobs, and the exit status 0. Each id has a
+// line of its own; other lines are warnings.
 constexpr const char* kPbsQueue = R"sh(date +%s
 history=-x
 ids=
@@ -43,9 +43,11 @@ for name; do
     printf '%s\n' "$found" >&2
     exit 1
   fi
-  for word in $found; do
-    case $word in [0-9]*) ids="$ids $word" ;; esac
-  done
+  while read -r word more; do
+    case $word${more:+ more} in *' '*) ;; [0-9]*) ids="$ids $word" ;; esac
+  done <<EOF
+$found
+EOF
 done
 set -- $ids
 [ $# -eq 0 ] || qstat $history -f -F json "$@" || exit 1

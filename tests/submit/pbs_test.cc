@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "pbs_commands.h"
@@ -194,7 +195,27 @@ struct PbsCommandsRun : testing::Test {
   SystemClock clock;
   std::shared_ptr<remote::Session> session = remote::make_local_session();
   JobRequest request{kName, "true\n", RemotePath(queues.folder().string())};
+
+  void replace(const std::string& program, const std::string& body) const {
+    const std::filesystem::path path = queues.folder() / "bin" / program;
+    std::filesystem::remove(path);
+    std::ofstream(path) << "#!/bin/sh\n" << body << "\n";
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  }
 };
+
+// qstat would fail for each number of a warning, as long as the warning stays.
+TEST_F(PbsCommandsRun, AWarningWithNumbersIsNoListOfJobs) {
+  const auto scheduler = make_pbs_scheduler({}, session, clock);
+  const SubmittedJob job{JobId("7.fake"), kName};
+  replace("qselect", "echo '2 of 10.1 servers do not answer' >&2; echo 7.fake");
+  const std::filesystem::path arguments = queues.folder() / "arguments";
+  replace("qstat", "echo \"$*\" >'" + arguments.string() + "'; exit 1");
+  EXPECT_EQ(test::kind_of([&] { scheduler->query(std::span(&job, 1), {}); }), ErrorKind::kRemote);
+  std::string line;
+  std::getline(std::ifstream(arguments) >> std::ws, line);
+  EXPECT_EQ(line, "-x -f -F json 7.fake");
+}
 
 TEST_F(PbsCommandsRun, AJobIsForgottenWithoutTheServersHistory) {
   std::ofstream(queues.jobs() / "history-off") << "";
@@ -234,6 +255,19 @@ TEST_F(PbsCommandsRun, OneQueryAnswersForJobsOfSeveralNames) {
     states = scheduler->query(jobs, {});
   for (const SubmittedJob& job : jobs)
     EXPECT_EQ(states.at(job.id).state, JobState::kEnded) << job.name;
+}
+
+// The commands of a server that is down print no job.
+TEST_F(PbsCommandsRun, AServerThatDoesNotAnswerEndsNoJob) {
+  const auto scheduler = make_pbs_scheduler({}, session, clock);
+  const SubmittedJob job{JobId("7.fake"), kName};
+  const auto query = [&] { scheduler->query(std::span(&job, 1), {}); };
+  const std::string down = "echo 'cannot connect to server srv (errno=111)' >&2; exit 1";
+  replace("qselect", "echo 7.fake");
+  replace("qstat", down);
+  EXPECT_EQ(test::kind_of(query), ErrorKind::kRemote);
+  replace("qselect", down);
+  EXPECT_EQ(test::kind_of(query), ErrorKind::kRemote);
 }
 
 TEST_F(PbsCommandsRun, ARejectionNamesTheMessage) {
