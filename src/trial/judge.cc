@@ -190,11 +190,15 @@ class Judgement {
                                             : "; the job's output ends with:" + found_.output),
                  "put a bundle there: xffl deploy " + expected_.facility + " BUNDLE, or correct " +
                      key("trainer") + "; a trainer of an earlier release has no `check`");
-    const std::string& trainer = found_.ranks.front().trainer;
-    if (trainer.starts_with("xffl-train " + expected_.version + " "))
-      add(Severity::kOk, "trainer", trainer);
+    const auto other =  // one node may have an older program
+        std::find_if(found_.ranks.begin(), found_.ranks.end(), [&](const job::RankCheck& rank) {
+          return !rank.trainer.starts_with("xffl-train " + expected_.version + " ");
+        });
+    if (other == found_.ranks.end())
+      add(Severity::kOk, "trainer", found_.ranks.front().trainer);
     else
-      add(Severity::kError, "trainer", trainer + ", this xffl is " + expected_.version,
+      add(Severity::kError, "trainer",
+          other->trainer + " on " + other->host + ", this xffl is " + expected_.version,
           "install the same version at the facility");
     if (static_cast<int>(found_.ranks.size()) < expected_.ranks)
       add(Severity::kError, "ranks",

@@ -81,6 +81,14 @@ TEST(Judge, AGoodFacilityHasNoProblem) {
   EXPECT_EQ(good.problems(), "");
 }
 
+TEST(Judge, AnOlderTrainerOnOneNodeIsNamed) {
+  Case bad;
+  bad.found.ranks.back().trainer = "xffl-train 0.0.9 (torch 2.11.0)";
+  EXPECT_THAT(
+      bad.problems(),
+      HasSubstr("E trainer: xffl-train 0.0.9 (torch 2.11.0) on n1, this xffl is 0.1.0 -> "));
+}
+
 TEST(Judge, AMountThatIsMissingOrHangsIsNamedWithItsNode) {
   Case bad;
   bad.found.nodes[1].paths[1] = PathState::kMissing;
