@@ -2,14 +2,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "support/await.h"
+#include "support/failing_call.h"
 #include "support/kernel_reads_ahead.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
@@ -102,6 +106,32 @@ TEST(Pipeline, NamesTheEarliestOfSeveralDamagedBlocks) {
   });
   EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt);
   EXPECT_EQ(thrown.message, "block 1");
+}
+
+// A full disk fails a write. One worker has four slots, and waits when all of them are filled.
+TEST(Pipeline, TheErrorOfAWriterEndsEveryThread) {
+  for (const uint64_t count : {uint64_t{3}, uint64_t{100}})
+    for (const size_t failing : {size_t{0}, size_t{1}}) {
+      const auto run = [&] {
+        ::alarm(60);
+        const BlockList blocks(
+            {{"w", checkpoint::Dtype::kF32, {static_cast<int64_t>(count * kBlockElements)}}});
+        std::atomic<bool> has_last_slot = false;
+        const auto compute = [&](const Block& block, std::span<Bytes>) {
+          if (block.begin / kBlockElements + 1 == std::min<uint64_t>(count, 4))
+            has_last_slot = true;
+        };
+        std::vector<Write> writes(2, [](std::span<const std::byte>) {});
+        writes[failing] = [&](std::span<const std::byte>) {
+          test::await([&] { return has_last_slot.load(); });
+          throw Error(ErrorKind::kIo, "no space left");
+        };
+        const test::Thrown thrown =
+            test::thrown_by([&] { run_pipeline(blocks, 1, compute, writes); });
+        return thrown.message == "no space left" ? 0 : 1;
+      };
+      ASSERT_EQ(test::in_child(run), 0) << count << " blocks, output " << failing;
+    }
 }
 
 // An access to the bytes would end the process by SIGBUS.

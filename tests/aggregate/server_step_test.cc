@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "models.h"
+#include "support/recorded_syncs.h"
 #include "support/temp_dir.h"
 #include "support/unchecked_writer.h"
 #include "xffl/aggregate/aggregate.h"
@@ -260,6 +261,20 @@ TEST_F(ServerStep, AFileThatVanishesDuringTheStepIsDamage) {
     EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt) << thrown.message;
     EXPECT_THAT(thrown.message, HasSubstr((master / name).string() + " is damaged"));
     std::filesystem::remove_all(master);
+  }
+}
+
+// The journal names the models: after a power loss their files must have their bytes.
+TEST_F(ServerStep, SyncsEveryFileOfBothModels) {
+  const Input update = input("a", {{"w", {{2}, {1, 2}}}});
+  const auto master = write_model(dir_ / "master", {{"w", {{2}, {1, 2}}}});
+  test::synced_sizes.clear();
+  server_step(master, {update}, true, Dtype::kBF16, dir_ / "m1", dir_ / "g1");
+  for (const char* folder : {"m1", "g1"}) {
+    EXPECT_EQ(num_entries(dir_ / folder), 4u) << "weights, configuration, tokenizer, manifest";
+    for (const auto& file : std::filesystem::directory_iterator(dir_ / folder))
+      EXPECT_TRUE(test::is_synced(file.path()));
+    EXPECT_TRUE(test::is_synced(dir_ / folder)) << "the names of its files";
   }
 }
 

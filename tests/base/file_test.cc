@@ -5,7 +5,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+#include <cerrno>
+#include <functional>
 
 #include "support/failing_call.h"
 #include "support/kernel_reads_ahead.h"
@@ -58,6 +62,42 @@ TEST(WriteFileAtomic, SyncsTheContent) {
   test::synced_sizes.clear();
   write_file_atomic(dir / "a", "content");
   EXPECT_TRUE(test::is_synced(dir / "a"));
+}
+
+constexpr int kNoFilters = 77;
+
+// Calls `body` in a process whose fsync() fails with `error`. 0: `body` returns; 1: it throws kIo.
+int outcome_with_failing_fsync(unsigned error, const std::function<void()>& body) {
+  return test::in_child([&] {
+    if (!test::fail_calls(SYS_fsync, error)) return kNoFilters;
+    try {
+      body();
+    } catch (const Error& problem) {
+      return problem.kind() == ErrorKind::kIo ? 1 : 2;
+    }
+    return 0;
+  });
+}
+
+// A power loss could otherwise bring the old name back.
+TEST(RenameDurable, AFailedSyncOfTheFolderIsAnError) {
+  const test::TempDir dir;
+  write_file_atomic(dir / "a", "content");
+  const int outcome =
+      outcome_with_failing_fsync(EIO, [&] { rename_durable(dir / "a", dir / "b"); });
+  if (outcome == kNoFilters) GTEST_SKIP() << "needs filters of system calls (seccomp)";
+  EXPECT_EQ(outcome, 1);
+}
+
+// Some network file systems order renames themselves.
+TEST(RenameDurable, AFileSystemMayRefuseToSyncFolders) {
+  const test::TempDir dir;
+  write_file_atomic(dir / "a", "content");
+  const int outcome =
+      outcome_with_failing_fsync(EINVAL, [&] { rename_durable(dir / "a", dir / "b"); });
+  if (outcome == kNoFilters) GTEST_SKIP() << "needs filters of system calls (seccomp)";
+  EXPECT_EQ(outcome, 0);
+  EXPECT_EQ(read_file(dir / "b", 100), "content");
 }
 
 TEST(WriteFileAtomic, ErrorNamesThePathWhenTheFolderIsMissing) {

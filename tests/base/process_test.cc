@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -191,6 +192,18 @@ TEST(StartDetached, AppendsBothStreamsToTheOutputFile) {
     EXPECT_EQ(status, 0);
   }
   EXPECT_EQ(read_file(dir.path() / "log", 100), "hi\noops\nhi\noops\n");
+}
+
+// A job may print a secret.
+TEST(StartDetached, CreatesTheOutputFileWithMode0600) {
+  const test::TempDir dir;
+  const mode_t before = ::umask(0);
+  const pid_t pid = start_detached({.argv = {"true"}}, dir / "log");
+  ::umask(before);
+  EXPECT_EQ(wait_for_exit(pid), 0);
+  struct stat info {};
+  ASSERT_EQ(::stat((dir / "log").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777u, 0600u);
 }
 
 TEST(ProcessStartTicks, IdentifiesAProcess) {

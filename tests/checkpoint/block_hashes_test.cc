@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +22,18 @@
 #include "xffl/base/fast_hash.h"
 #include "xffl/base/file.h"
 #include "xffl/checkpoint/model_folder.h"
+
+namespace {
+
+std::atomic<bool> next_read_fails = false;  // the disk answers again afterwards
+
+}  // namespace
+
+extern "C" ssize_t pread(int fd, void* to, size_t size, off_t offset) {
+  if (!next_read_fails.exchange(false)) return ::syscall(SYS_pread64, fd, to, size, offset);
+  errno = EIO;
+  return -1;
+}
 
 namespace xffl::checkpoint {
 namespace {
@@ -85,6 +100,21 @@ TEST(BlockHash, ForgetsTheBytesAfterAMark) {
     EXPECT_EQ(blocks.size(), 3u) << "no empty block follows the last whole one";
     EXPECT_EQ(hash.finish(), blocks) << marked;
   }
+}
+
+// The float32 master of a model with 32 billion parameters. Without the file of its hashes, each
+// read of the master would hash all of it.
+TEST(BlockHashes, OfALargeModelAreReadBack) {
+  const test::TempDir dir;
+  constexpr uint64_t kSize = uint64_t{1} << 37;
+  Manifest manifest{{{"model.safetensors", kSize, std::string(64, 'a')}}};
+  std::vector<uint64_t>& blocks = manifest.files[0].block_xxh3;
+  blocks.resize(kSize / kHashBlockBytes);
+  std::iota(blocks.begin(), blocks.end(), uint64_t{1});
+  write_block_hashes(dir / "m", manifest, write_unchecked);
+  const std::optional<Manifest> found = read_block_hashes(dir / "m");
+  ASSERT_TRUE(found);
+  EXPECT_TRUE(found->files.at(0).block_xxh3 == blocks);
 }
 
 class HashedFolder : public testing::Test {
@@ -226,6 +256,13 @@ TEST_F(HashedFolder, AFileThatTheDiskCannotReadIsDamaged) {
   EXPECT_EQ(is_damage(EIO, hash_again), 1);
   EXPECT_EQ(is_damage(EACCES, check), 0) << "no evidence of damage";
   EXPECT_EQ(is_damage(EACCES, hash_again), 0);
+}
+
+TEST_F(HashedFolder, AReadErrorThatPassesIsNoDamage) {
+  next_read_fails = true;
+  const Thrown thrown = thrown_by([&] { rehash(folder_, root_, write_unchecked); });
+  EXPECT_FALSE(next_read_fails);
+  EXPECT_EQ(thrown.message, "no error was thrown");
 }
 
 // An access to the bytes would end the process by SIGBUS.

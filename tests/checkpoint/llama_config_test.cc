@@ -245,6 +245,14 @@ TEST(LlamaConfig, ReadsTheOldSpellingOfRopeScaling) {
       2e4);
 }
 
+// Other factors than those of Llama 3, which are the defaults of Rope.
+TEST(LlamaConfig, ReadsAndWritesEachFactorOfLlama3) {
+  const LlamaConfig config = parse(with(R"({"rope_scaling":{"rope_type":"llama3","factor":4.0,
+      "low_freq_factor":2.0,"high_freq_factor":8.0,"original_max_position_embeddings":64}})"));
+  EXPECT_EQ(config.rope, (Rope{RopeKind::kLlama3, 10000.0, 4.0, 2.0, 8.0, 64}));
+  EXPECT_EQ(parse(format_llama_config(config)), config);
+}
+
 // As in transformers 5.
 TEST(LlamaConfig, RopeScalingTakesPrecedenceOverRopeParameters) {
   const LlamaConfig config = parse(with(R"({"rope_scaling":{"rope_type":"linear","factor":4.0},

@@ -57,6 +57,11 @@ TEST(Manifest, HoldsNamesSizesAndHashes) {
             sha256_hex(std::string(kEmptySha256) + "  0  a.txt\n" + kAbcSha256 + "  3  b.txt\n"));
 }
 
+TEST(Manifest, CountsTheBytesOfFilesBeyondFourGigabytes) {
+  const Manifest manifest{{{"a", uint64_t{5} << 30, kAbcSha256}, {"b", 3, kAbcSha256}}};
+  EXPECT_EQ(manifest.total_bytes(), (uint64_t{5} << 30) + 3);
+}
+
 TEST(Manifest, TextRoundTrips) {
   test::TempDir dir;
   write_text(dir / "x", "abc");

@@ -161,6 +161,34 @@ TEST(SafetensorsFile, ReadsTensorsWhoseDataIsInAnotherOrderThanTheHeader) {
   EXPECT_TRUE(file.metadata().empty());
 }
 
+// A file of a published model has up to 5 GiB. A hole stands for most of the bytes.
+TEST(SafetensorsFile, ReadsAndVerifiesBytesBeyondFourGigabytes) {
+  test::TempDir dir;
+  constexpr uint64_t kOffset = uint64_t{1} << 32;
+  const std::string header =
+      R"({"a":{"dtype":"U8","shape":[4294967296],"data_offsets":[0,4294967296]},)"
+      R"("b":{"dtype":"F32","shape":[1],"data_offsets":[4294967296,4294967300]}})";
+  const std::vector<std::byte> value = bytes_of({1.5f});
+  write_text(dir / "m", with_header(header, 0));
+  fs::resize_file(dir / "m", 8 + header.size() + kOffset);
+  std::ofstream(dir / "m", std::ios::binary | std::ios::app)
+      .write(reinterpret_cast<const char*>(value.data()), 4);
+  EXPECT_TRUE(std::ranges::equal(SafetensorsFile(dir / "m").data("b"), value));
+
+  const MappedFile mapped(dir / "m");
+  ManifestFile written{"m", mapped.bytes().size(), std::string(64, 'a')};
+  written.block_xxh3.resize(kOffset / kHashBlockBytes + 1);
+  written.block_xxh3.front() = fast_hash(mapped.bytes().first(kHashBlockBytes));
+  written.block_xxh3.back() = fast_hash(mapped.bytes().subspan(kOffset));
+  const auto verify = [&] {
+    const SafetensorsFile file(dir / "m", written);
+    file.verify(file.data("b"));
+  };
+  EXPECT_NO_THROW(verify());
+  ++written.block_xxh3.back();
+  EXPECT_EQ(thrown_by(verify).kind, ErrorKind::kCorrupt);
+}
+
 TEST(SafetensorsFile, ReadsAFileWithoutTensors) {
   test::TempDir dir;
   write_text(dir / "a", with_header("{}", 0));

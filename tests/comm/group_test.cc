@@ -4,12 +4,14 @@
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <numeric>
 #include <semaphore>
@@ -297,6 +299,27 @@ TEST(Gloo, WaitForFirstPollsOftenAfterALongWait) {
   for (size_t i = polls.size() - 3; i < polls.size(); ++i)
     shortest = std::min(shortest, polls[i] - polls[i - 1]);
   EXPECT_LT(shortest, std::chrono::milliseconds(250));
+}
+
+// A buffer of its own for each sum would fill a machine's memory within hours.
+TEST(Gloo, SumsReuseTheirBuffers) {
+  if (!has_gloo()) GTEST_SKIP() << "built without Gloo's headers (libgloo-dev)";
+  const auto resident_mib = [] {
+    std::ifstream file("/proc/self/statm");
+    int64_t size = 0, resident = 0;
+    file >> size >> resident;
+    return resident * ::sysconf(_SC_PAGESIZE) >> 20;
+  };
+  test::run_ranks(2, [&](Group& group) {
+    const at::Tensor all_WS = at::ones({2 << 20}, at::kFloat);
+    const at::Tensor mine_S = at::empty({1 << 20}, at::kFloat);
+    group.reduce_scatter(mine_S, all_WS);
+    group.barrier();
+    const int64_t before = resident_mib();
+    for (int i = 0; i < 40; ++i) group.reduce_scatter(mine_S, all_WS);
+    group.barrier();
+    EXPECT_LT(resident_mib() - before, 100) << "40 buffers of a rank have 320 MiB";
+  });
 }
 
 TEST(Gloo, WaitForFirstDetectsTheDeathOfRankZero) {

@@ -133,6 +133,15 @@ TEST(RemoteFacility, TransferMayUseOtherHosts) {
   EXPECT_FALSE(transfer.shell);
 }
 
+TEST(RemoteFacility, TransferHostsMayHaveAnotherUser) {
+  const Facility facility =
+      parse(site_with("scheduler:",
+                      "transfer: {hosts: data.example.org, user: mover}\n    scheduler:"))
+          .facilities[0];
+  EXPECT_EQ(facility.transfer.user, "mover");
+  EXPECT_EQ(facility.ssh.user, "me");
+}
+
 TEST(RemoteFacility, ALocalFacilityAfterItMayHaveRelativePaths) {
   const std::string local = "  borea:\n    data: {train: it.tokens}\n";
   EXPECT_THAT(parse(kSite + local).facilities.at(1).train_data, ElementsAre("/project/it.tokens"));

@@ -424,6 +424,8 @@ INSTANTIATE_TEST_SUITE_P(
               "below 1"},
         Wrong{"training: {learning_rate: 1e-4}", "training: {freeze: 'a b'}", "a parameter's name"},
         Wrong{"warmup_steps: 10", "warmup_steps: 1000", "more than all steps"},
+        Wrong{"steps_per_round: 40", "steps_per_round: 400000000",
+              "rounds * steps_per_round is 400000000 * 3, at most 10^9 steps are allowed"},
         Wrong{"train: data/cs.tokens", "train: []",
               "'facilities.brno.data.train' should be a path"},
         Wrong{"it: data/it-val.tokens", "i t: data/it-val.tokens", "cannot name a validation set"},

@@ -298,6 +298,16 @@ TEST_F(DeployByJob, TheLogInNodeMayLackTheProgramsThatUnpack) {
   EXPECT_EQ(current(), bundle_.name);
 }
 
+TEST_F(DeployByJob, TheLogInNodeHasItsFreeSpaceAndItsFreeFiles) {
+  put_program(dir_ / "bin/df",
+              "echo Filesystem\n"
+              "if [ \"$1\" = -Pi ]; then echo tmpfs 9000 5000 4000 56% /site\n"
+              "else echo tmpfs 900 700 200 78% /site; fi");
+  const Host host = ask_host(*login_node_, RemotePath(programs().string()));
+  EXPECT_EQ(host.free_kib, 200u);
+  EXPECT_EQ(host.free_files, 4000u);
+}
+
 // Lost replies at each step: the next deployment continues, and the archive is unpacked once.
 TEST_F(DeployByJob, ContinuesAfterEachInterruption) {
   int interruptions = 0;

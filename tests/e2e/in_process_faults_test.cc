@@ -2,12 +2,16 @@
 // settings change while jobs wait. The trainings are those of xffl-fake-trainer.
 #include <fstream>
 #include <map>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "e2e/in_process.h"
 #include "xffl/base/error.h"
+#include "xffl/base/file.h"
 #include "xffl/remote/stop_scope.h"
+#include "xffl/submit/template.h"
 
 namespace xffl::test {
 namespace {
@@ -225,6 +229,40 @@ TEST_F(InProcessFederation, WarnsOfMissingSpaceBeforeAJob) {
   EXPECT_NE(logged[0].find("\"free_megabytes\":45"), std::string::npos) << logged[0];
   EXPECT_NE(logged[0].find("\"needed_megabytes\":48"), std::string::npos) << logged[0];
   EXPECT_NE(logged[1].find("job submitted"), std::string::npos) << logged[1];
+}
+
+// Without the intent on record, a killed coordinator would not search for the job, and no budget
+// would count it.
+TEST_F(InProcessFederation, AJobWhoseTemplateCameBackHasItsIntentOnRecord) {
+  const std::filesystem::path own = project_.path() / "own.sh", file = project_.path() / "log";
+  const std::string text(submit::shipped_template("process"));
+  project_.set_rounds(1);
+  project_.write_config();
+  write_file_atomic(own, text);
+  change_ = [&](config::Experiment& experiment) {
+    for (config::Facility& facility : experiment.facilities)
+      if (facility.name.str() == "brno") facility.template_file = own;
+  };
+  clock_.longest_sleep = milliseconds(20);
+  watch("brno", [&](const std::string& operation, const RemotePath& path) {
+    if (operation == "rename" && path.str().ends_with("/a1/job.json")) std::filesystem::remove(own);
+  });
+  log::set_file(file);
+  {
+    const std::jthread user([&] {
+      EXPECT_TRUE(await([&] {
+        return read_file(file, 64 << 20).find("script cannot be made") != std::string::npos;
+      }));
+      write_file_atomic(own, text);
+    });
+    EXPECT_EQ(run().rounds_published, 1);
+  }
+  log::set_file({});
+  std::vector<std::string> kinds;
+  for (const history::StoredEvent& event : project_.events())
+    if (event.facility == "brno" && (event.kind == "submit_intended" || event.kind == "submitted"))
+      kinds.push_back(event.kind);
+  EXPECT_EQ(kinds, (std::vector<std::string>{"submit_intended", "submitted"}));
 }
 
 // A job waits whose job.json names the whole model; then the settings change to packed models, and

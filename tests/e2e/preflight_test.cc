@@ -106,6 +106,22 @@ TEST(Doctor, FailsForTheFirstOfSeveralFacilities) {
   EXPECT_EQ(brno.exit_code, 0) << brno.out;
 }
 
+// A mistyped name must not look like a facility without a problem.
+TEST(Doctor, RejectsAnUnknownFacility) {
+  const Project project;
+  const ProcessResult result = project.xffl({"doctor", "nemo", "-p", project.path().string()});
+  EXPECT_EQ(result.exit_code, exit_code(ErrorKind::kNotFound)) << result.out << result.err;
+}
+
+// A job reads its validation sets after its time in the queue, too.
+TEST(Doctor, FailsForAMissingValidationSet) {
+  Project project;
+  project.set_validation("brno", "it");
+  project.write_config();
+  EXPECT_THAT(project.xffl({"doctor", "brno", "-p", project.path().string()}).out,
+              HasSubstr("FAILED  validation data  /data/unused.tokens does not exist"));
+}
+
 // Without this check a job would find the damage only after its time in the queue.
 TEST(Doctor, ChecksTheFilesOfTheModel) {
   Project project;

@@ -7,6 +7,7 @@
 
 #include "e2e/in_process.h"
 #include "xffl/base/clock.h"
+#include "xffl/history/run_folder.h"
 
 namespace xffl::test {
 namespace {
@@ -45,6 +46,17 @@ class Quorum : public InProcessFederation {
     project_.set_policy("{on_missing: skip, poll_interval: 20ms, " + policy + "}");
     project_.set_rounds(rounds);
     project_.write_config();
+  }
+  // The time until the end of the round, as brno's activity shows that end.
+  std::optional<Clock::UtcTime::duration> shown_time_left() const {
+    const std::string words = "the round ends at ";
+    const history::Activities live = history::read_activities(project_.run_folder() / "live.json");
+    const auto brno = live.find(FacilityName("brno"));
+    const std::string doing = brno == live.end() ? "" : brno->second.activity;
+    const size_t at = doing.find(words);
+    if (at == std::string::npos) return std::nullopt;
+    const auto end = parse_utc(doing.substr(at + words.size()));
+    return end ? std::optional(*end - SystemClock().utc()) : std::nullopt;
   }
   // Runs until the coordinator has recorded `count` updates, then stops it.
   void run_until_accepted(int count) {
@@ -164,6 +176,10 @@ TEST_F(Quorum, AnUpdateWithinTheGraceTimeCounts) {
   project_.release("alba");
   std::thread later([&] {
     EXPECT_TRUE(project_.await_events("update_accepted", 1));
+    std::optional<Clock::UtcTime::duration> left;
+    EXPECT_TRUE(await([&] { return (left = shown_time_left()).has_value(); }));
+    EXPECT_GT(left.value_or(seconds(0)), seconds(3600 - 600));
+    EXPECT_LT(left.value_or(seconds(0)), seconds(3600 + 10));
     project_.release("brno");
   });
   EXPECT_EQ(run().rounds_published, 1);

@@ -75,6 +75,20 @@ TEST_F(SlurmScript, AReusedJobIdTrainsOnce) {
   EXPECT_EQ(text("ran.txt"), "x\nx\n");
 }
 
+// The heartbeat of the restart counts, not that of the first start, which has ended.
+TEST_F(SlurmScript, AReusedIdOfARestartedJobTrainsOnce) {
+  program("trainer",
+          "echo x >>ran.txt\n"
+          "[ \"$SLURM_RESTART_COUNT\" != 1 ] || until [ -e finish ]; do sleep 0.05; done\n");
+  EXPECT_EQ(run("41").exit_code, 0);
+  const pid_t restarted = start_detached(spec("41", "1"), dir_ / "output");
+  EXPECT_TRUE(test::await([&] { return text("ran.txt") == "x\nx\n"; }));
+  EXPECT_THAT(run("41").out, HasSubstr("another job with the id 41 trains here"));
+  EXPECT_EQ(text("ran.txt"), "x\nx\n");
+  write_file_atomic(folder() / "finish", "");
+  EXPECT_EQ(wait_for_exit(restarted), 0);
+}
+
 // A loaded node or a slow file system may show two heartbeats as one.
 TEST_F(SlurmScript, AHeartbeatMayBeLateTwice) {
   make_dirs(folder() / "claim");
@@ -325,6 +339,18 @@ TEST_F(SlurmScript, TheTimeLimitWarningReachesTheTrainer) {
     std::this_thread::sleep_for(std::chrono::milliseconds(25));
   EXPECT_EQ(text("ran.txt"), "warned\n");
   ::kill(-job, SIGKILL);
+}
+
+// Slurm ends a job with its script, before the trainer has saved its work.
+TEST_F(SlurmScript, AWarnedJobEndsWithItsTrainer) {
+  program("trainer",
+          "trap 'sleep 1; echo saved >>ran.txt; exit 3' USR1\ntouch ready\n"
+          "for i in $(seq 1200); do sleep 0.05; done\n");
+  const pid_t job = start_detached(spec("41", ""), dir_ / "output");
+  EXPECT_TRUE(test::await([&] { return fs::exists(folder() / "ready"); }));
+  ::kill(job, SIGUSR1);
+  EXPECT_EQ(wait_for_exit(job), 3);
+  EXPECT_EQ(text("ran.txt"), "saved\n");
 }
 
 TEST_F(SlurmScript, FailsOutsideSlurm) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include <functional>
 #include <thread>
@@ -145,6 +146,37 @@ TEST_F(KeptAllocationScript, KeepsNoAllocationPastItsWalltime) {
   fs::remove_all(folder());
   make_dirs(folder() / "out");
   EXPECT_EQ(run("41").exit_code, 1);
+}
+
+// The clock of the script's commands goes forward by the seconds in the file `later`.
+TEST_F(KeptAllocationScript, KeepsNoAllocationThatIsTooShortForAnotherTraining) {
+  slurm().keep_allocation = std::chrono::seconds(1);
+  const std::string later = (dir_ / "later").string();
+  program("bin/date",
+          "read -r later 2>/dev/null <" + later + "\necho $(($(/bin/date +%s) + ${later:-0}))\n");
+  const auto offers_after = [&](int seconds) {
+    fs::remove_all(folder());
+    fs::remove(later);
+    make_dirs(folder() / "out");
+    program("bin/squeue", "echo " + std::to_string(::time(nullptr) + 200) + "\n");
+    program("trainer",
+            "echo " + std::to_string(seconds) + " >" + later + "\necho done >out/report.json\n");
+    return run("41").out.find("keeps its allocation") != std::string::npos;
+  };
+  EXPECT_TRUE(offers_after(50)) << "50 s later 150 s are left; the warning takes 30";
+  EXPECT_FALSE(offers_after(100));
+}
+
+// The coordinator waits for the report of a job that runs.
+TEST_F(KeptAllocationScript, KeepsNoAllocationWithoutAReportOrAfterAFailure) {
+  slurm().keep_allocation = std::chrono::seconds(1);
+  for (const char* trainer : {"exit 0\n", "echo done >out/report.json\nexit 1\n"}) {
+    fs::remove_all(folder());
+    make_dirs(folder() / "out");
+    program("trainer", trainer);
+    EXPECT_THAT(run("41").out, Not(HasSubstr("keeps its allocation"))) << trainer;
+    EXPECT_FALSE(has("stay.planned")) << trainer;
+  }
 }
 
 TEST_F(KeptAllocationScript, ADeclinedAllocationStaysDeclined) {

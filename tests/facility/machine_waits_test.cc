@@ -288,6 +288,40 @@ TEST(Machine, RepeatedErrorsNeedTheUser) {
   EXPECT_FALSE(needs_user(fixture.last.machine));
 }
 
+// A new certificate would not bring the link back.
+TEST(Machine, AnOutageAfterAnExpiredCertificateIsShownAsAnOutage) {
+  MachineFixture fixture;
+  fixture.to_the_job();
+  fixture.give(AuthRequired{"the certificate"});
+  EXPECT_EQ(describe(fixture.last.machine),
+            "paused: authentication needed, submitted: the certificate");
+  fixture.sleep_if_asked();
+  ASSERT_TRUE(fixture.action<Poll>());
+  fixture.give(Unreachable{"no route"});
+  EXPECT_EQ(describe(fixture.last.machine), "submitted, retrying: no route");
+}
+
+TEST(Machine, TheTimesOfAJobAreShown) {
+  using submit::JobState;
+  using submit::JobStatus;
+  MachineFixture fixture;
+  fixture.to_the_job();
+  const auto shown = [&](const JobStatus& status) {
+    fixture.give(Polled{.reported = false, .status = status});
+    const std::string text = describe(fixture.last.machine);
+    fixture.sleep_if_asked();
+    return text;
+  };
+  JobStatus pending{.state = JobState::kPending, .reason = "Priority"};
+  pending.starts_in = seconds(90);
+  EXPECT_EQ(shown(pending), "pending (Priority), starts in 90 s");
+  pending.starts_in = minutes(90);
+  EXPECT_EQ(shown(pending), "pending (Priority), starts in 90 min");
+  JobStatus running{.state = JobState::kRunning};
+  running.ends_in = hours(36);
+  EXPECT_EQ(shown(running), "running, time limit in 36 h");
+}
+
 TEST(Machine, ARepeatedlyUnknownSubmissionNeedsTheUser) {
   MachineFixture fixture;
   fixture.give(Resumed{});
@@ -334,6 +368,7 @@ TEST(Machine, SkipHasADeadlineWithoutOneInThePolicy) {
   ASSERT_TRUE(fixture.action<Finish>());
   EXPECT_EQ(fixture.last.machine.known.missing.value_or("").substr(0, 35),
             "no update before the round's deadli");
+  EXPECT_THAT(fixture.last.machine.known.missing.value_or(""), HasSubstr("of 604800 s"));
   EXPECT_LT(*fixture.now.since_first_submission, std::chrono::hours(7 * 24 + 1));
 }
 

@@ -12,6 +12,7 @@
 #include "support/temp_dir.h"
 #include "xffl/base/file.h"
 #include "xffl/base/process.h"
+#include "xffl/base/sha256.h"
 #include "xffl/facility/job_script.h"
 #include "xffl/submit/flux.h"
 #include "xffl/submit/grid_engine.h"
@@ -213,6 +214,17 @@ TEST_P(RankScript, AnotherJobOfTheAttemptLeavesAtOnce) {
   const ProcessResult result = run();
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.out, HasSubstr("already claimed by job 7.server"));
+}
+
+// For a trainer of one's own, which may not look.
+TEST_P(RankScript, ADamagedModelIsNotTrainedOn) {
+  write_file_atomic(dir_ / "weights", "weighty");
+  write_file_atomic(dir_ / "a1/model.sha256",
+                    sha256_hex("weights") + "  " + (dir_ / "weights").string() + "\n");
+  const ProcessResult result = run();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(ranks_of(result.out), testing::IsEmpty());
+  EXPECT_THAT(read_file(dir_ / "a1/out/model.failure", 1000), HasSubstr("weights: FAILED"));
 }
 
 // A beat that outlives its script would keep a later start of the job away.

@@ -3,12 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "remote/asking_host.h"
+#include "support/await.h"
 #include "support/sshd.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
@@ -65,6 +69,42 @@ TEST(Services, APromptNamesItsFacilityAndHidesAPassword) {
   test::error_of([&] { services.connect(facility)->stat(RemotePath("/")); });
   EXPECT_THAT(prompts,
               ElementsAre(Pair(StartsWith("alba: "), false), Pair(StartsWith("alba: "), true)));
+}
+
+// Each facility asks from a thread of its own. With two prompts at once, the answer to one of them
+// may reach the other facility.
+TEST(Services, FacilitiesAskOneAfterTheOther) {
+  if (!test::Sshd::missing().empty()) GTEST_SKIP() << test::Sshd::missing();
+  test::Sshd alba, brno;  // provide keys and ports
+  alba.stop();
+  brno.stop();
+  const remote::AskingHost at_alba(alba.dir() / "host_key", alba.port());
+  const remote::AskingHost at_brno(brno.dir() / "host_key", brno.port());
+  const test::TempDir project;
+  write_file_atomic(project / "known_hosts",
+                    read_file(alba.known_hosts(), 10'000) + read_file(brno.known_hosts(), 10'000));
+  std::atomic<int> prompts = 0, open = 0;
+  std::atomic<bool> several = false;
+  SystemClock clock;
+  const Services services = make_services(clock, project.path(), [&](const std::string&, bool) {
+    if (++open > 1) several = true;
+    // The first answer takes its time.
+    if (++prompts == 1) test::await([&] { return several.load(); }, std::chrono::seconds(2));
+    --open;
+    return std::string("123456");
+  });
+  config::Facility other = ssh_facility(brno);
+  other.name = FacilityName("brno");
+  {
+    std::vector<std::jthread> threads;
+    for (const config::Facility& facility : {ssh_facility(alba), other})
+      threads.emplace_back([&services, facility] {
+        // The host accepts the log-in and offers no service.
+        test::error_of([&] { services.connect(facility)->stat(RemotePath("/")); });
+      });
+  }
+  EXPECT_EQ(prompts, 4);
+  EXPECT_FALSE(several);
 }
 
 TEST(Services, ALogInReachesTheTransferHostToo) {

@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <string>
+#include <vector>
 
 #include "fake_services.h"
+#include "support/forwarding_scheduler.h"
 #include "xffl/plan/facility_layout.h"
 
 namespace xffl::facility {
@@ -113,6 +116,56 @@ TEST(SideJob, TheReportOfALongJobMayBeLate) {
     if (fake.clock.elapsed() >= minutes(5)) fake.cluster.set_state(id, submit::JobState::kEnded);
   };
   EXPECT_TRUE(job.follow([&] { return fake.clock.elapsed() > minutes(5) + seconds(1); }));
+}
+
+// The clients of some shared file systems see new files up to a minute late.
+TEST(SideJob, TheReportMayBeNearlyAMinuteLate) {
+  test::FakeServices fake;
+  const JobId id = submitted_job(fake, submit::JobState::kRunning);
+  const config::Facility facility = alba();
+  SideJob job(facility, seconds(1), fake.services, kPlace, {}, {});
+  ASSERT_TRUE(job.is_under_way());
+  fake.clock.on_sleep = [&] { fake.cluster.set_state(id, submit::JobState::kEnded); };
+  EXPECT_TRUE(job.follow([&] { return fake.clock.elapsed() > seconds(50); }));
+}
+
+// Notes the folders in which compute nodes would begin its jobs.
+class NotingScheduler final : public test::ForwardingScheduler {
+ public:
+  NotingScheduler(std::shared_ptr<submit::Scheduler> inner, std::vector<std::string>& folders)
+      : ForwardingScheduler(std::move(inner)), folders_(folders) {}
+  JobId submit(const submit::JobRequest& request, std::stop_token stop) override {
+    folders_.push_back("submitted in " + request.directory().str());
+    return ForwardingScheduler::submit(request, stop);
+  }
+  std::vector<JobId> find(const submit::JobRequest& request, std::stop_token stop) override {
+    folders_.push_back("sought in " + request.directory().str());
+    return ForwardingScheduler::find(request, stop);
+  }
+
+ private:
+  std::vector<std::string>& folders_;
+};
+
+// A job that is not found there counts as lost, and its command submits another one.
+TEST(SideJob, BeginsInItsFolderOnComputeNodes) {
+  test::FakeServices fake;
+  fake.services.programs = {"/x/xffl", "/x/xffl-train"};
+  std::vector<std::string> folders;
+  fake.services.scheduler = [&](const auto&, auto) {
+    return std::make_shared<NotingScheduler>(std::make_shared<test::FakeScheduler>(fake.cluster),
+                                             folders);
+  };
+  config::Facility facility = alba();
+  facility.compute_mounts = {"/w:/nodes"};
+  SideJob first(facility, seconds(1), fake.services, kPlace, {}, {});
+  first.submit(facility, {remote::NewFile{"job.json", "{}"}});
+  fake.session->remove_tree(first.folder() / "job.id", {});  // the command died before it wrote it
+  SideJob second(facility, seconds(1), fake.services, kPlace, {}, {});
+  EXPECT_TRUE(second.is_under_way());
+  EXPECT_EQ(second.id(), first.id());
+  EXPECT_EQ(folders, (std::vector<std::string>{"submitted in /nodes/prepare/job1",
+                                               "sought in /nodes/prepare/job1"}));
 }
 
 TEST(SideJob, TheEndOfALongOutputHidesASecretThatItCuts) {

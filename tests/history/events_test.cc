@@ -51,12 +51,17 @@ TEST(Events, PayloadsKeepTheirBytes) {
   EXPECT_EQ(payload(FacilityJoined{}), "{}");
   EXPECT_EQ(payload(Pushed{.moved_bytes = 5, .seconds = 0.5, .whole_bytes = 9}),
             R"({"moved_bytes":5,"seconds":0.5,"whole_bytes":9})");
+  EXPECT_EQ(payload(SubmitIntended{
+                .job_name = "j", .script_sha256 = "s", .nodes = 2, .walltime_s = 60, .keep_s = 30}),
+            R"({"job_name":"j","script_sha256":"s","nodes":2,"walltime_s":60,"keep_s":30})");
   EXPECT_EQ(payload(Submitted{JobId("42"), false, {}}), R"({"job_id":"42","adopted":false})");
   EXPECT_EQ(payload(Submitted{JobId("42"), true, {JobId("43")}}),
             R"({"job_id":"42","adopted":true,"twins":["43"]})");
   EXPECT_EQ(payload(AttemptFailed{"r", {}, {}, ""}), R"({"reason":"r"})");
   EXPECT_EQ(payload(AttemptFailed{"r", false, 0, "text"}),
             R"({"reason":"r","charged":false,"steps":0,"output":"text"})");
+  EXPECT_EQ(payload(AttemptFailed{.reason = "r", .output = "", .job_may_run = true}),
+            R"({"reason":"r","job_may_run":true})");
 }
 
 // As docs/operator/secrets.md promises.

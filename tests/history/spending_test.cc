@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "support/temp_dir.h"
@@ -268,6 +269,31 @@ TEST(RunHistoryRecordIf, NoEventComesBetweenTheQuestionAndTheRecord) {
   }
   EXPECT_EQ(recorded, 1);
   EXPECT_EQ(history.state().paused.size(), 1u);
+}
+
+// A reader of a large state delays the change that follows a record.
+TEST(RunHistoryRecord, NoEventOfAnotherThreadIsForgotten) {
+  constexpr size_t kThreads = 4, kEvents = 20;
+  const test::TempDir folder;
+  RunHistory history(folder / "journal.db");
+  std::vector<FacilityName> members;
+  for (int i = 0; i < 2000; ++i) members.emplace_back("site-" + std::to_string(i));
+  history.record({.round = 1}, RoundPlanned{"", "p", members, false});
+  std::jthread reader([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      EXPECT_EQ(history.state().rounds.size(), 1u);
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  });
+  {
+    std::vector<std::jthread> writers;
+    for (size_t t = 0; t < kThreads; ++t)
+      writers.emplace_back([&, t] {
+        for (size_t i = 0; i < kEvents; ++i)
+          history.record({.facility = members.at(t * kEvents + i)}, FacilityPaused{.reason = "r"});
+      });
+  }
+  EXPECT_EQ(history.state().paused.size(), kThreads * kEvents);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
@@ -113,6 +116,28 @@ TEST(JournalProcess, StaleLockTextHoldsNothing) {
   EXPECT_EQ(journal->append({.kind = "tick"}).seq, 1);
   EXPECT_THAT(lock_holder(path), HasSubstr("pid " + std::to_string(::getpid()) + " on "))
       << "nothing of the longer text stays";
+}
+
+// A lock on NFS may not reach the other host: only its text tells a command that the run goes on.
+TEST(JournalProcess, AHolderOnAnotherHostIsNamedOnANetworkFileSystem) {
+  const test::TempDir dir;
+  const fs::path path = dir / "journal.db", mounts = dir / "mounts";
+  Store::open(path)->append({.kind = "tick"});
+  std::ofstream(dir / "journal.db.lock")
+      << R"({"host":"elsewhere","pid":1,"start_ticks":1,"since":"2026-01-01T00:00:00.000Z"})";
+  std::ofstream(mounts) << "nas:/home " << fs::canonical(dir.path()).string() << " nfs4 rw 0 0\n";
+  EXPECT_EQ(lock_holder(path), "") << "on a local file system";
+  std::string holder = "no mount namespaces here";
+  std::thread([&] {  // with mounts of its own
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount(mounts.c_str(), "/proc/self/mounts", nullptr, MS_BIND, nullptr) != 0)
+      return;
+    holder = lock_holder(path);
+  })
+      .join();
+  if (holder == "no mount namespaces here") GTEST_SKIP() << holder;
+  EXPECT_EQ(holder, "pid 1 on elsewhere since 2026-01-01T00:00:00.000Z");
 }
 
 TEST(JournalProcess, IsValidAfterAKillAtEveryAppend) {

@@ -76,6 +76,23 @@ TEST(Journal, AnEventBesideAReaderIsDurableAtOnce) {
   end.set_value();
 }
 
+// The mirror may be the only copy of an event after a loss of power that damages the database.
+TEST(Journal, ItsMirrorAndARepairedDatabaseAreDurable) {
+  const test::TempDir dir;
+  const fs::path path = dir / "journal.db";
+  {
+    const auto journal = Store::open(path);
+    journal->append({.kind = "run_created"});
+    test::synced_sizes.clear();
+    journal->append({.kind = "round_planned", .round = 1});
+    EXPECT_TRUE(test::is_synced(dir / "journal.jsonl"));
+  }
+  fs::remove(path);
+  test::synced_sizes.clear();
+  EXPECT_EQ(repair(path).events, 2);
+  EXPECT_TRUE(test::is_synced(path));
+}
+
 TEST(Journal, IsReadWhileItIsCreated) {
   for (int i = 0; i < 100; ++i) {
     const test::TempDir dir;

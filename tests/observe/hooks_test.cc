@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "support/await.h"
+#include "support/recorded_syncs.h"
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -139,6 +140,15 @@ TEST_F(HooksTest, OfACoordinatorThatHasLostItsRunDoNotStart) {
   run(next);
   EXPECT_THAT(texts(), ElementsAre("alba is paused: 1", "alba is paused: 1", "alba is paused: 2"))
       << "the first program's end is not on record";
+}
+
+// Hooks are off while their file is damaged.
+TEST_F(HooksTest, TheirLastEventIsDurable) {
+  Hooks hooks = keeper();
+  pause("1");
+  test::synced_sizes.clear();
+  run(hooks);
+  EXPECT_TRUE(test::is_synced(run_.path() / "hooks.done"));
 }
 
 TEST_F(HooksTest, ThatFailAreLoggedOnceAndTheNextEventComes) {

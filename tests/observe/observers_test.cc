@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <map>
 #include <thread>
 
@@ -192,6 +193,24 @@ TEST_F(ObserversTest, EndAHangingHookSoonAfterAStop) {
     began = std::chrono::steady_clock::now();
   }
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(8));
+}
+
+// Many events wait, and the program of each one hangs until its time limit.
+TEST_F(ObserversTest, EndAfterTwiceTheTimeLimitOfAHook) {
+  constexpr int kEvents = 20;
+  write_file_atomic(run_.path() / "hooks.done", "{\"schema\": 1, \"seq\": 1}\n");
+  for (int i = 0; i < kEvents; ++i) record({1}, history::Published{std::string(64, '1')});
+  Settings hanging = settings();
+  hanging.hooks.on = {"published"};
+  hanging.hooks.command = {"sh", "-c", "echo x >> started; sleep 1000"};
+  hanging.hooks.timeout = std::chrono::seconds(1);
+  {
+    Observers observers(hanging, run_, {});
+    observers.begin(store_->epoch());
+    ASSERT_TRUE(test::await([&] { return fs::exists(folder_ / "started"); }));
+  }
+  const std::string started = read_file(folder_ / "started", 1 << 10);
+  EXPECT_LT(std::count(started.begin(), started.end(), 'x'), kEvents / 2);
 }
 
 TEST_F(ObserversTest, SendTheLastEvents) {

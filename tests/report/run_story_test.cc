@@ -28,6 +28,18 @@ TEST(RunStory, OfAFirstRoundInProgressHasNoFiguresYet) {
   EXPECT_THAT(story.needs, IsEmpty());
 }
 
+TEST(RunStory, HasTheNewestModelAndConfigurationOfARunningRun) {
+  SyntheticRun run(3);
+  run.round(1, 2);
+  run.add({}, history::ConfigChanged{SyntheticRun::hash('d')});
+  run.plan(2, 2);
+  const RunStory story = run.story("pid 7 on host");
+  EXPECT_EQ(story.model_sha256, SyntheticRun::model(1));
+  EXPECT_EQ(story.config_sha256, SyntheticRun::hash('d'));
+  EXPECT_THAT(format_html(story),
+              HasSubstr("<td>newest global model</td><td>" + SyntheticRun::model(1) + "</td>"));
+}
+
 TEST(RunStory, TellsThePhasesOfAJobWithTimesApart) {
   SyntheticRun run;
   run.round(1, 2);

@@ -150,6 +150,19 @@ TEST(FluxCommandsRun, AJobMayExistAfterAnIdAndAFailure) {
   EXPECT_THAT(not_converted.message, HasSubstr("f2oLk"));
 }
 
+// The command of an instance that is down prints no job.
+TEST(FluxCommandsRun, AnInstanceThatDoesNotAnswerEndsNoJob) {
+  const test::FakeQueues queues;
+  SystemClock clock;
+  const auto scheduler = make_flux_scheduler(FluxSettings{}, remote::make_local_session(), clock);
+  const std::filesystem::path flux = queues.folder() / "bin" / "flux";
+  std::filesystem::remove(flux);
+  std::ofstream(flux) << "#!/bin/sh\necho 'Unable to connect to Flux' >&2\nexit 1\n";
+  std::filesystem::permissions(flux, std::filesystem::perms::owner_all);
+  const SubmittedJob job{JobId("12"), kName};
+  EXPECT_EQ(test::kind_of([&] { scheduler->query(std::span(&job, 1), {}); }), ErrorKind::kRemote);
+}
+
 TEST(FluxRow, SaysThatItHasNotRunOnARealSite) {
   EXPECT_THAT(std::string(flux_queue_manager().caution), HasSubstr("has not run on a real site"));
 }

@@ -54,6 +54,25 @@ TEST(SlurmCommands, HaveTheWordsThatTheirAnswersNeed) {
          {"sbatch", "SBATCH_ARRAY_INX", "SBATCH_TEST_ONLY", "SBATCH_WAIT", "SLURM_CLUSTERS"});
 }
 
+// The end mark makes an answer whole, also one without jobs.
+TEST(SlurmCommands, AFailureOfTheirProgramHasNoEndMark) {
+  const test::TempDir dir;
+  for (const char* program : {"squeue", "sacct"}) {
+    write_file_atomic(dir / program, "#!/bin/sh\nexit 1\n");
+    std::filesystem::permissions(dir / program, std::filesystem::perms::owner_all);
+  }
+  const auto session = remote::make_local_session();
+  const std::vector<std::vector<std::string>> commands{
+      queue_command({kName}, ""), accounting_command({kName}, ""), starts_command({"7"}, "")};
+  for (std::vector<std::string> argv : commands) {
+    argv.insert(std::find(argv.begin(), argv.end(), "sh"),
+                "PATH=" + dir.path().string() + ":/usr/bin:/bin");
+    const CommandResult answer = session->run(argv, "", std::chrono::seconds(20), {});
+    EXPECT_NE(answer.exit_code, 0) << testing::PrintToString(argv);
+    EXPECT_THAT(answer.out, Not(HasSubstr("xffl-end"))) << testing::PrintToString(argv);
+  }
+}
+
 class SlurmScheduler : public testing::Test {
  protected:
   SlurmScheduler() {

@@ -311,6 +311,15 @@ TEST_F(Corpus, WritesNothingForAnImpossibleSplit) {
                [&] { encode({file}, with_split({.output = file, .num_documents = 2})); });
 }
 
+TEST_F(Corpus, ReplacesNoneOfSeveralInputs) {
+  const std::vector<fs::path> inputs{write("a.txt", "Prší.\n"), write("b.txt", "Una barca.\n")};
+  for (const std::string name : {"a.txt", "b.txt"})
+    expect_error(ErrorKind::kUsage, "one of the inputs",
+                 [&] { encode(inputs, {.packed = false}, name); });
+  EXPECT_EQ(bytes("a.txt"), "Prší.\n");
+  EXPECT_EQ(bytes("b.txt"), "Una barca.\n");
+}
+
 TEST_F(Corpus, WritesNothingAfterALateBadLine) {
   std::string text;
   for (int i = 0; i < 20000; ++i)

@@ -217,6 +217,33 @@ TEST_F(Program, APreparationRefusesADamagedTokenizer) {
   EXPECT_FALSE(fs::exists(at("train.tokens")));
 }
 
+TEST_F(Program, APreparationCountsTheTokensThatItDropsAndTheDocumentsThatItCuts) {
+  std::ofstream text(at("text.txt"));
+  for (int i = 0; i < 200; ++i) text << "La stazione " << i << " apre alle sei.\n\n";
+  text.close();
+  write_prepare_job(at("text.txt"));
+  const auto prepared = [&](bool pack, int64_t length) {
+    tokens::PrepareJob job =
+        tokens::parse_prepare_job(read_file(at("job1/job.json"), 1 << 20), "job.json");
+    job.pack = pack;
+    job.sequence_length = length;
+    job.validation_fraction = 0.5;
+    write_file_atomic(at("job1/job.json"), tokens::format_prepare_job(job));
+    must({"prepare", "--job", at("job1/job.json")});
+    return tokens::parse_prepared(read_file(at("prepared.json"), 1 << 20), "prepared.json");
+  };
+  const auto num_tokens = [](const tokens::Prepared& all) {
+    return all.training.tokens + all.validation.value().tokens;
+  };
+  const tokens::Prepared whole = prepared(false, 1000);
+  EXPECT_EQ(whole.cut_documents, 0u);
+  EXPECT_EQ(whole.dropped_tokens, 0u);
+  EXPECT_EQ(prepared(false, 4).cut_documents, 200u);
+  const tokens::Prepared packed = prepared(true, 64);
+  EXPECT_EQ(packed.cut_documents, 0u);
+  EXPECT_EQ(packed.dropped_tokens, num_tokens(whole) - num_tokens(packed));
+}
+
 // A folder is in the place of the file.
 TEST_F(Program, APreparationGoesOnWithoutItsProgressFile) {
   write_prepare_job(it_);

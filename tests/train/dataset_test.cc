@@ -1,11 +1,21 @@
 #include "xffl/train/dataset.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/stat.h>
 #include <torch/types.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
 #include <fstream>
+#include <thread>
 
 #include "data_hash.h"
+#include "support/await.h"
 #include "support/temp_dir.h"
 #include "xffl/base/error.h"
 #include "xffl/base/sha256.h"
@@ -196,6 +206,37 @@ TEST_F(DatasetTest, TheHashOfTheDataIsOfAllBlocks) {
   EXPECT_EQ(found->files, 2);
   EXPECT_EQ(found->bytes, 2 * ((2 << 20) + 5));
   EXPECT_EQ(found->sha256, sha256_hex(sums));
+}
+
+// A pipe without an end stands for a shard that takes hours. Its writer gives up after a minute.
+TEST_F(DatasetTest, TheHashOfTheDataEndsWithTheJob) {
+  const std::filesystem::path pipe = dir_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  job::JobSpec spec;
+  spec.train_paths = {pipe.string()};
+  std::atomic<int64_t> written = 0;
+  bool reader_left = false;
+  std::thread writer([&] {
+    sigset_t broken_pipe;
+    sigemptyset(&broken_pipe);
+    sigaddset(&broken_pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
+    const int fd = ::open(pipe.c_str(), O_WRONLY | O_CLOEXEC);  // waits for the reader
+    const std::string block(1 << 16, 'x');
+    const auto ends = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!reader_left && std::chrono::steady_clock::now() < ends) {
+      const ssize_t size = ::write(fd, block.data(), block.size());
+      reader_left = size < 0;
+      written += std::max<ssize_t>(size, 0);
+    }
+    ::close(fd);
+  });
+  {
+    const DataHash hash(spec);
+    EXPECT_TRUE(test::await([&] { return written > 4 << 20; }));
+  }
+  writer.join();
+  EXPECT_TRUE(reader_left);
 }
 
 TEST_F(DatasetTest, AnUnreadableShardLeavesTheDataUnidentified) {

@@ -30,6 +30,8 @@ TEST(GroupExchange, WeighsAGroupByItsTokensSinceTheLastExchange) {
     EXPECT_EQ(share_of_group_1(2, groups.index() == 1 ? 3 : 1), 0.75);
     EXPECT_EQ(share_of_group_1(4, groups.index() == 1 ? 1 : 3), 0.25);
     EXPECT_EQ(share_of_group_1(6, 0), 0.5) << "without tokens, all groups count equally";
+    EXPECT_EQ(share_of_group_1(8, groups.index() == 1 ? 900'000'000 : 300'000'000), 0.75)
+        << "the sum exceeds 32 bits";
   });
 }
 

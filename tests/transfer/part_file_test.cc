@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "folders.h"
 #include "local_files.h"
 #include "support/failing_call.h"
 #include "support/temp_dir.h"
@@ -91,6 +92,22 @@ TEST(PartFile, IsRenamedAfterFsync) {
                           "rename " + (folder / ".f.part").string() + " " + (folder / "f").string(),
                           "fsync " + folder.string()}));
   EXPECT_EQ(fs::file_size(folder / "f"), 10u);
+}
+
+// The journal names the update right after the fetch.
+TEST(FetchedFolder, HasADurableName) {
+  const test::TempDir dir;
+  const fs::path folder = fs::canonical(dir.path()), to = folder / "update";
+  test::FakeSession facility;
+  put_remote(facility, "/out", sample_files());
+  const std::string root = manifest_of(sample_files()).root_sha256();
+  std::vector<std::string> recorded;
+  calls = &recorded;
+  EXPECT_NO_THROW(fetch(facility, RemotePath("/out"), root, 1u << 30, to, {}));
+  calls = nullptr;
+  ASSERT_GE(recorded.size(), 2u);
+  EXPECT_EQ(recorded[recorded.size() - 2], "rename " + to.string() + ".part " + to.string());
+  EXPECT_EQ(recorded.back(), "fsync " + folder.string());
 }
 
 TEST(PartFile, IsTruncatedToItsLimit) {

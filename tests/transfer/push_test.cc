@@ -146,6 +146,76 @@ TEST_F(Push, ChangesNothingWhenItsCallerRefusesTheFirstChange) {
   expect_refusal(false, "an earlier model");
 }
 
+// Names the changes that no check has preceded. The smaller changes within a change need no check.
+class CheckedSession : public test::FakeSession {
+ public:
+  bool is_checked = false;
+  std::vector<std::string> unchecked;
+
+  void upload(const RemotePath& path, uint64_t offset, uint64_t length,
+              const remote::Source& source, std::stop_token stop) override {
+    change("upload", [&] { FakeSession::upload(path, offset, length, source, stop); });
+  }
+  void put_files(const RemotePath& folder, std::span<const remote::NewFile> files) override {
+    change("put_files", [&] { FakeSession::put_files(folder, files); });
+  }
+  void rename(const RemotePath& from, const RemotePath& to) override {
+    change("rename " + from.str(), [&] { FakeSession::rename(from, to); });
+  }
+  void make_dirs(const RemotePath& folder) override {
+    change("make_dirs", [&] { FakeSession::make_dirs(folder); });
+  }
+  using FakeSession::remove_tree;
+  void remove_tree(const RemotePath& path, std::stop_token stop) override {
+    change("remove_tree " + path.str(), [&] { FakeSession::remove_tree(path, stop); });
+  }
+
+ private:
+  void change(const std::string& name, const std::function<void()>& call) {
+    if (depth_ == 0 && !std::exchange(is_checked, false)) unchecked.push_back(name);
+    ++depth_;
+    call();
+    --depth_;
+  }
+  int depth_ = 0;
+};
+
+// Another coordinator may take the run while a large file travels.
+TEST_F(Push, ItsCallerAllowsEachChange) {
+  CheckedSession facility;
+  facility.hashes = true;
+  Endpoint endpoint(facility);
+  endpoint.before_change = [&] { facility.is_checked = true; };
+  const auto expect_checks = [&](bool compares, const std::string& state) {
+    facility.unchecked.clear();
+    facility.is_checked = false;
+    const checkpoint::Manifest manifest = manifest_of(files_, kChunk);
+    if (compares)
+      repair(endpoint, dir_ / "model", manifest, to_, {});
+    else
+      push(endpoint, dir_ / "model", manifest, to_, {});
+    EXPECT_EQ(facility.unchecked, std::vector<std::string>()) << state;
+    EXPECT_TRUE(remote_files(facility, to_.str()) == with_manifest(files_, kChunk)) << state;
+  };
+  const std::string folder = to_.str();
+  expect_checks(false, "no folder");
+  facility.put(folder + "/notes", "foreign");
+  expect_checks(true, "a complete folder with a foreign file");
+  facility.put(folder + "/config.json", "{");
+  expect_checks(false, "a file of the wrong size");
+  change("model.safetensors", noise(9'000'001, 8));
+  expect_checks(false, "an earlier model");
+  facility.put(folder + "/manifest.json", "{\"version\": 1,");
+  expect_checks(false, "a damaged manifest");
+  facility.FakeSession::rename(to_ / "manifest.json", to_ / ".manifest.json.part");
+  facility.remove_tree(to_ / "model.safetensors");
+  facility.put_other(folder + "/.model.safetensors.part");
+  expect_checks(false, "the plan and a link in the place of the part file");
+  facility.FakeSession::rename(to_ / "manifest.json", to_ / ".manifest.json.part");
+  change("model.safetensors", noise(17'000'000, 9));
+  expect_checks(false, "the plan of another model");
+}
+
 // The files fill three messages; the names of files and part files fill two queries.
 TEST_F(Push, SendsManySmallFiles) {
   files_.clear();

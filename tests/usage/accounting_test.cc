@@ -8,6 +8,7 @@
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "xffl/base/file.h"
+#include "xffl/usage/format.h"
 #include "xffl/usage/ledger.h"
 
 namespace xffl::usage {
@@ -144,6 +145,21 @@ TEST(AccountingInTheLedger, HasEnergyAndTheSitesUnits) {
   EXPECT_EQ(ledger.total().billing_hours, 12);
   EXPECT_EQ(ledger.rows.front().gpus, 8);
   EXPECT_FALSE(make_ledger(run.events(), {}, {}).total().energy_joules);
+}
+
+TEST(AccountingInTheLedger, AddsTheEnergyAndTheUnitsOfAllJobs) {
+  AccountedRun run;
+  run.job(1, 1, "7", true, {{stamped(10, 100)}});
+  run.job(2, 1, "8", true, {{stamped(7210, 7300, "8")}});
+  AccountedStart first = accounted(0, 7200), second = accounted(7200, 9000, "8");
+  first.energy_joules = 3'600'000;
+  second.energy_joules = 1'800'000;
+  first.billing = 12;
+  second.billing = 8;
+  const Ledger ledger = make_ledger(run.events(), {{kSite, 4}}, {{kSite, {first, second}}});
+  EXPECT_THAT(remarks(ledger),
+              ElementsAre("energy by the accounting: 1.50 kWh",
+                          "billing by the accounting: 28.00 hours (TRES billing x hours)"));
 }
 
 TEST(AccountingOfARun, AsksForEachJobByItsOwnName) {

@@ -238,6 +238,36 @@ TEST_F(Verify, AnUpdateLostBeforeTheMeanIsNotLeftOut) {
   EXPECT_EQ(find(result, "participants").passed, 3);
 }
 
+// A second attempt brings the update back, and the mean is decided again.
+TEST_F(Verify, AnUpdateLostAfterItsMeanWasDecidedIsNoDamage) {
+  const FacilityName brno("brno");
+  std::vector<history::StoredEvent> events = history::read_events(path() / "journal.db");
+  const auto find_event = [&](const std::string& kind, const std::string& facility) {
+    return std::find_if(events.begin(), events.end(), [&](const auto& event) {
+      return event.kind == kind && event.round == 1 && event.facility == facility;
+    });
+  };
+  const auto accepted = find_event("update_accepted", "brno"),
+             frozen = find_event("participants_frozen", "");
+  ASSERT_NE(accepted, events.end());
+  ASSERT_NE(frozen, events.end());
+  history::StoredEvent second = *accepted;
+  second.attempt = 2;
+  Json payload = parse_json(second.payload, second.kind);
+  payload["report"]["key"]["attempt"] = 2;
+  second.payload = payload.dump();
+  const std::vector<history::StoredEvent> more = {
+      history::encode({1, brno, 1}, history::UpdateLost{"damaged"}),
+      history::encode({1, brno, 2}, history::AttemptOpened{""}),  // as of an earlier release
+      second, *frozen};
+  events.insert(frozen + 1, more.begin(), more.end());
+  replace_journal(events);
+  const Verification result = check();
+  for (const char* name : {"events", "participants", "weights"})
+    EXPECT_EQ(find(result, name).result(), "ok") << format_text(result);
+  EXPECT_EQ(find(result, "participants").passed, 4);
+}
+
 TEST_F(Verify, ARunningRunIsCheckedUpToItsLastEvent) {
   test::Project project;
   test::StartedRun run = project.start_held_run();
