@@ -171,12 +171,12 @@ void export_model(const RunStory& story, const history::RunFolder& run, const Mo
   }
   checkpoint::verify_folder(work, manifest);
   copy_synced(from / checkpoint::kManifestName, work / checkpoint::kManifestName);
+  // From here on each write syncs the folder's names.
   write_file_atomic(work / "README.md", format_model_card(story, card, is_adapter), 0644);
   if (key != nullptr) {
     write_file_atomic(work / kModelSignatureName,
                       sign_model_folder(work, to.filename().string(), *key), 0644);
   }
-  fsync_dir(work);
   rename_durable(work, to);
 }
 

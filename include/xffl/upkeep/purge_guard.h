@@ -48,8 +48,8 @@ class PurgeWatch {
   /// Whether the facility's next check is due: eight checks per `purge_after`.
   bool is_due(const config::Facility& facility, Clock::MonotonicTime now);
   /// Touches xffl's files below `folder` that were unused for half of `purge_after`, and logs each
-  /// warning about the user's files once. A failed check is only logged, and is due again at once.
-  /// Throws kCancelled on `stop`.
+  /// warning about the user's files once, again when the file was in use meanwhile or is gone. A
+  /// failed check is only logged, and is due again at once. Throws kCancelled on `stop`.
   void check(remote::Session& session, const config::Facility& facility, const RemotePath& folder,
              std::stop_token stop);
 
