@@ -30,7 +30,9 @@ class RankScript : public testing::TestWithParam<const char*> {
     make_dirs(dir_ / "a1/out");
     // PBS has two tasks on each host, and runs the script on host 9, whose name sorts last.
     write_file_atomic(dir_ / "nodes", "node9\nnode9\nnode10\nnode10\n");
-    program("bin/pbs_tmrsh", "export ON=$1\nshift\nexec \"$@\"\n");
+    // A rank on another host begins in a folder and with a umask of the host's own.
+    const std::string begin = "cd / && umask 022\n";
+    program("bin/pbs_tmrsh", begin + "export ON=$1\nshift\nexec \"$@\"\n");
     // Broker 1 of Flux answers before broker 0.
     write_file_atomic(dir_ / "brokers", "1: node10\n0: node9\n");
     program("bin/flux", R"sh(brokers=${0%/*}/../brokers
@@ -42,6 +44,7 @@ case "$*" in
     ON=$(sed -n "s/^${2#--rank=}: //p" "$brokers")
     export ON
     shift 2
+    cd / && umask 022
     exec "$@" ;;
   *) echo "flux: unexpected $*" >&2; exit 1 ;;
 esac
@@ -49,7 +52,8 @@ esac
     write_file_atomic(dir_ / "pe_hosts",
                       "node9 2 all.q@node9 UNDEFINED\nnode10 2 all.q@node10 <NULL>\n");
     program("bin/qrsh",
-            "[ \"$1 $2\" = '-inherit -nostdin' ] || exit 1\nexport ON=$3\nshift 3\nexec \"$@\"\n");
+            begin + "[ \"$1 $2\" = '-inherit -nostdin' ] || exit 1\nexport ON=$3\nshift 3\n" +
+                "exec \"$@\"\n");
     trainer("echo \"$RANK $LOCAL_RANK $LOCAL_WORLD_SIZE $WORLD_SIZE ${ON:-here} $MASTER_ADDR\"\n");
     facility_.name = FacilityName("alba");
     facility_.scheduler = submit::QueueSettings(GetParam());
@@ -122,6 +126,22 @@ TEST_P(RankScript, EachRankRunsOnItsHost) {
   EXPECT_THAT(result.out, HasSubstr("on node9 node10"));
   EXPECT_THAT(read_file(dir_ / "a1/claim/owner", 1000),
               testing::StartsWith(GetParam() == std::string("pbs") ? "12.server " : "12 "));
+}
+
+// The account of node-hours counts them.
+TEST_P(RankScript, ItsStartHasTheNumberOfNodes) {
+  EXPECT_EQ(run().exit_code, 0);
+  EXPECT_THAT(read_file(dir_ / "a1/claim/times", 1000), HasSubstr(" nodes=2 "));
+}
+
+TEST_P(RankScript, EachRankWritesPrivateFilesIntoTheJobsFolder) {
+  trainer("echo x >\"file-$RANK\"\n");
+  EXPECT_EQ(run().exit_code, 0);
+  for (int rank = 0; rank < 4; ++rank) {
+    struct stat info {};
+    ASSERT_EQ(::stat((dir_ / ("a1/file-" + std::to_string(rank))).c_str(), &info), 0) << rank;
+    EXPECT_EQ(info.st_mode & 0777, 0600u) << rank;
+  }
 }
 
 class FluxScript : public RankScript {};
