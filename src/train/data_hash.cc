@@ -1,5 +1,6 @@
 #include "data_hash.h"
 
+#include <chrono>
 #include <fstream>
 #include <set>
 #include <system_error>
@@ -25,10 +26,16 @@ std::vector<std::filesystem::path> distinct_shards(const job::JobSpec& spec) {
 
 DataHash::DataHash(const job::JobSpec& spec) : shards_(distinct_shards(spec)) {
   try {
-    thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+    thread_ = std::jthread([this](const std::stop_token& stop) {
+      run(stop);
+      const std::lock_guard lock(mutex_);
+      has_ended_ = true;
+      ended_.notify_all();
+    });
   } catch (const std::system_error& error) {  // a limit of the system
     log::warning("no thread for hashing the data: the report does not identify the data",
                  {{"problem", error.what()}});
+    has_ended_ = true;
   }
 }
 
@@ -61,13 +68,10 @@ void DataHash::run(const std::stop_token& stop) {
   result_ = std::move(result);
 }
 
-std::optional<DataHash::Result> DataHash::wait() {
-  if (thread_.joinable()) thread_.join();
-  return now();
-}
-
-std::optional<DataHash::Result> DataHash::now() {
-  const std::lock_guard lock(mutex_);
+std::optional<DataHash::Result> DataHash::wait(const std::function<bool()>& gives_up) {
+  constexpr std::chrono::milliseconds kLook(100);
+  std::unique_lock lock(mutex_);
+  while (!has_ended_ && !(gives_up && gives_up())) ended_.wait_for(lock, kLook);
   return result_;
 }
 

@@ -1,8 +1,10 @@
 // Hashes a job's token shards beside the training, for report.json.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -25,17 +27,18 @@ class DataHash {
   explicit DataHash(const job::JobSpec& spec);
   ~DataHash();  // ends the thread within a block
 
-  /// Waits for the thread. None when a shard could not be read, which is logged, or when the system
-  /// refused the thread.
-  std::optional<Result> wait();
-  /// The result if the thread has ended.
-  std::optional<Result> now();
+  /// Waits for the thread, until `gives_up` returns true: it may be called in each tenth of a
+  /// second. None then, when a shard could not be read, which is logged, or when the system refused
+  /// the thread.
+  std::optional<Result> wait(const std::function<bool()>& gives_up = {});
 
  private:
   void run(const std::stop_token& stop);
 
   std::vector<std::filesystem::path> shards_;
   std::mutex mutex_;
+  std::condition_variable ended_;
+  bool has_ended_ = false;
   std::optional<Result> result_;
   std::jthread thread_;
 };

@@ -322,9 +322,17 @@ class JobRun {
 
   // An early finish does not wait for the hash of the data.
   void identify_inputs() {
-    report_.program_sha256 = sha256_file("/proc/self/exe");
+    try {
+      report_.program_sha256 = sha256_file("/proc/self/exe");
+    } catch (const Error& error) {  // an execute-only program, or one that was replaced
+      log::warning("the trainer cannot read its program: the report does not identify it",
+                   {{"problem", error.what()}});
+    }
     if (!data_hash_) return;
-    const auto data = stop_.finishing() ? data_hash_->now() : data_hash_->wait();
+    const auto is_warned = [&] {
+      return stop_.finishing() || (context_.stop && context_.stop() != StopRequest::kNone);
+    };
+    const auto data = data_hash_->wait(is_warned);
     if (!data) return;
     report_.data_files = data->files;
     report_.data_bytes = data->bytes;
@@ -352,6 +360,7 @@ class JobRun {
                   "all " + std::to_string(report_.steps) +
                       " steps were skipped, because their gradients overflowed fp16: nothing was "
                       "trained (each skipped step halves the loss scale: use more steps, or bf16)");
+    if (loop_) stop_.should_finish(report_.steps);  // the loop does not ask after the last step
     // An early finish skips validation, which may take longer than the remaining walltime.
     Scores after;
     if (loop_) after = loop_->scores_now();
@@ -370,12 +379,13 @@ class JobRun {
     });
     // An early finish writes the report first, because the report matters more than the optimizer
     // state.
-    if (loop_ && !stop_.finishing()) loop_->save_optimizer();
+    const bool finishes_early = loop_ && stop_.should_finish(report_.steps);
+    if (loop_ && !finishes_early) loop_->save_optimizer();
     on_first_rank(group_, context_.device, [&] {
       write_report();
       if (loop_) loop_->clear_checkpoints();
     });
-    if (loop_ && stop_.finishing()) loop_->save_optimizer();
+    if (finishes_early) loop_->save_optimizer();
     if (first_rank()) {
       log::info("job done", {{"steps", report_.steps},
                              {"stopped_early", report_.stopped_early},

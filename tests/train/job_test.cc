@@ -537,6 +537,17 @@ TEST_F(WholeJob, AnEarlyFinishKeepsTheOptimizerState) {
   EXPECT_TRUE(fs::exists(dir_ / "optimizer" / spec.key.optimizer_state_name() / "state.json"));
 }
 
+// A state of hundreds of gigabytes may take longer than the rest of the walltime.
+TEST_F(WholeJob, AWarningInTheLastStepWritesTheReportFirst) {
+  job::JobSpec spec = job("last", {write_tokens("t.tokens", 8, 2, 20)});
+  spec.training.steps = 2;
+  spec.training.keep_optimizer = true;
+  spec.optimizer_path = dir_ / "optimizer" / job::kNoOptimizerState;
+  run(spec, 1, finish_after(2, spec));
+  const fs::path state = dir_ / "optimizer" / spec.key.optimizer_state_name() / "state.json";
+  EXPECT_LT(fs::last_write_time(spec.report_path), fs::last_write_time(state));
+}
+
 TEST_F(WholeJob, TheOptimizerStateOfAnotherTrainingIsNotUsed) {
   using Spec = job::JobSpec;
   EXPECT_EQ(optimizer_lost_after("same", [](Spec&, Spec&) {}), "");
