@@ -171,12 +171,15 @@ class FacilityDriver::Impl {
       end_jobs(*attempt, stop);
   }
 
-  void release_allocation() {
+  void release_allocation() try {
     const auto began = SteadyClock::now();
     const ActionLimit limit(remote::StopScope::current(),
                             [&] { return SteadyClock::now() - began > kCleanup; });
     const remote::StopScope stop_scope(limit.token());
     job_.release_allocation();
+  } catch (const Error& error) {  // this machine refuses the limit's thread
+    log::warning("a kept allocation was not released: it expires by itself",
+                 {site_.name_field(), {"problem", error.what()}});
   }
 
   void cancel(const std::string& reason, std::stop_token stop) {
@@ -230,6 +233,8 @@ class FacilityDriver::Impl {
         return;
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::kIo) throw;
+        pause_after(error.what(), ++failures, stop);
+      } catch (const std::filesystem::filesystem_error& error) {
         pause_after(error.what(), ++failures, stop);
       }
       if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");

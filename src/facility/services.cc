@@ -25,16 +25,12 @@ class Connections {
 
   std::shared_ptr<remote::Session> commands(const config::Facility& facility) {
     const std::lock_guard lock(mutex_);
-    auto& session = commands_[facility.name];
-    if (!session) session = make(facility, ssh_settings(facility, project_folder_));
-    return session;
+    return open(commands_[facility.name], facility, ssh_settings(facility, project_folder_));
   }
   std::shared_ptr<remote::Session> files(const config::Facility& facility) {
     if (facility.transfer.hosts.empty()) return commands(facility);
     const std::lock_guard lock(mutex_);
-    auto& session = files_[facility.name];
-    if (!session) session = make(facility, transfer_settings(facility, project_folder_));
-    return session;
+    return open(files_[facility.name], facility, transfer_settings(facility, project_folder_));
   }
   std::shared_ptr<submit::Scheduler> scheduler(const config::Facility& facility,
                                                const std::shared_ptr<remote::Session>& session) {
@@ -53,6 +49,19 @@ class Connections {
   }
 
  private:
+  struct Open {
+    std::shared_ptr<remote::Session> session;
+    config::AccessKind access = config::AccessKind::kLocal;
+    remote::SshSettings settings;
+  };
+  // A run that reads xffl.yaml again may have other hosts or keys.
+  std::shared_ptr<remote::Session> open(Open& known, const config::Facility& facility,
+                                        const remote::SshSettings& settings) const {
+    if (!known.session || known.access != facility.access || !(known.settings == settings))
+      known = {make(facility, settings), facility.access, settings};
+    return known.session;
+  }
+
   std::shared_ptr<remote::Session> make(const config::Facility& facility,
                                         const remote::SshSettings& settings) const {
     if (facility.access == config::AccessKind::kLocal) return remote::make_local_session();
@@ -73,7 +82,7 @@ class Connections {
   const std::shared_ptr<remote::ConnectionLimits> limits_;
   std::mutex mutex_;
   mutable std::mutex asking_;
-  std::map<FacilityName, std::shared_ptr<remote::Session>> commands_, files_;
+  std::map<FacilityName, Open> commands_, files_;
   // A job beside the run's jobs (SideJob) has other settings than they.
   struct Used {
     std::shared_ptr<remote::Session> session;

@@ -127,6 +127,12 @@ void compare_stop_rules(facility::Context& context) {
                                                                {"of", context.experiment.rounds}});
 }
 
+bool has_rounds_left(const facility::Context& context) {
+  const plan::Done done = context.history.done();
+  return !done.run_completed && !done.stop_rule_met &&
+         done.rounds_published < context.experiment.rounds;
+}
+
 /// Returns false ahead of a round with members that the experiment lacks, and with `may_return`
 /// ahead of the first round, too.
 bool run_rounds(facility::Context& context, upkeep::RetentionWorker& cleaner, bool may_return,
@@ -136,6 +142,12 @@ bool run_rounds(facility::Context& context, upkeep::RetentionWorker& cleaner, bo
   for (;;) {
     compare_stop_rules(context);
     const auto plan = current_plan(context);
+    if (!plan && has_rounds_left(context)) {  // all members that the experiment knows have left
+      if (may_return && !knows_all_members(context)) return false;
+      throw Error(ErrorKind::kConfig,
+                  "no member of the run is left in xffl.yaml: correct the section of the facility "
+                  "that has joined, or let another one join by `xffl join`");
+    }
     if (!plan) break;
     const bool is_planned = context.history.round(plan->round).planned;
     if (std::exchange(may_return, true) && !is_planned && !knows_all_members(context)) return false;

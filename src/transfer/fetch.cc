@@ -292,14 +292,20 @@ std::vector<uint64_t> fetch_file(remote::Session& session, const RemotePath& fro
   return blocks;
 }
 
-// The root hash of a local folder's manifest.json; empty when the manifest is absent or damaged.
+// The root hash of a local folder's manifest.json; empty when the manifest is absent, damaged or
+// unreadable.
 std::string local_root(const fs::path& folder) {
   std::error_code ignored;
   if (!fs::exists(folder / kManifestName, ignored)) return {};
   try {
     return checkpoint::read_manifest(folder).root_sha256();
+  } catch (const UnreadableFile&) {  // a bad sector
+    return {};
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kCorrupt && error.kind() != ErrorKind::kNotFound) throw;
+    // Damage may also give the manifest another version.
+    if (error.kind() != ErrorKind::kCorrupt && error.kind() != ErrorKind::kNotFound &&
+        error.kind() != ErrorKind::kUnsupported)
+      throw;
     return {};
   }
 }

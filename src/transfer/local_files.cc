@@ -27,7 +27,8 @@ std::optional<checkpoint::Manifest> parse_if_intact(const std::string& text,
                                                     const std::string& origin) try {
   return checkpoint::parse_manifest(text, origin);
 } catch (const Error& error) {
-  if (error.kind() != ErrorKind::kCorrupt) throw;
+  // Damage may also give the manifest another version.
+  if (error.kind() != ErrorKind::kCorrupt && error.kind() != ErrorKind::kUnsupported) throw;
   return std::nullopt;
 }
 

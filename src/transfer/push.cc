@@ -404,10 +404,29 @@ class Push {
     std::set<std::string> listed{plan_name_};
     for (const ManifestFile& file : manifest_.files)
       listed.insert({file.name, part_name(file.name)});
-    for (const std::string& name : facility_.control.list(to_))
-      if (!listed.contains(name) && name.find('/') == std::string::npos && !name.empty() &&
-          name != "." && name != "..")
-        facility_.control_for_change().remove_tree(to_ / name);
+    for (const std::string& name : facility_.control.list(to_)) {
+      if (listed.contains(name) || name.find('/') != std::string::npos || name.empty() ||
+          name == "." || name == "..")
+        continue;
+      if (!can_be_named(name)) return remove_folder();
+      facility_.control_for_change().remove_tree(to_ / name);
+    }
+  }
+
+  bool can_be_named(const std::string& name) const {
+    try {
+      return !(to_ / name).str().empty();
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  // Only the removal of the whole folder removes a file whose name, with a control character, is no
+  // path for xffl. All files are sent again.
+  void remove_folder() {
+    facility_.control_for_change().remove_tree(to_);
+    facility_.control_for_change().make_dirs(to_);
+    remote_.clear();
   }
 
   // Links files that the facility already holds and checks its free space. Returns the files to

@@ -41,6 +41,26 @@ TEST(Services, ASchedulerIsThatOfTheSettings) {
   EXPECT_NE(services.scheduler(facility, session), of_round);
 }
 
+// A run that reads xffl.yaml again, for a new member, may find another host of an old one.
+TEST(Services, ASessionIsThatOfTheSettings) {
+  const test::TempDir dir;
+  SystemClock clock;
+  const Services services = make_services(clock, dir.path());
+  config::Facility facility;
+  facility.name = FacilityName("alba");
+  facility.access = config::AccessKind::kSsh;
+  facility.ssh.hosts = {{.name = "old", .port = 22}};
+  facility.transfer.hosts = {{.name = "mover", .port = 22}};
+  const auto commands = services.connect(facility), files = services.connect_transfer(facility);
+  EXPECT_EQ(services.connect(facility), commands);
+  EXPECT_EQ(services.connect_transfer(facility), files);
+  facility.ssh.hosts[0].name = "new";
+  EXPECT_NE(services.connect(facility), commands);
+  EXPECT_EQ(services.connect_transfer(facility), files);
+  facility.transfer.hosts[0].name = "other";
+  EXPECT_NE(services.connect_transfer(facility), files);
+}
+
 config::Facility ssh_facility(const test::Sshd& sshd) {
   config::Facility facility;
   facility.name = FacilityName("alba");

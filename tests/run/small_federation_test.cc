@@ -1038,6 +1038,50 @@ TEST_F(Federation, ANewFacilityThatARoundBeganWithoutJoinsWithTheNext) {
   EXPECT_THAT(state().rounds.at(2).participant_names(), ElementsAre("alba", "brno", "cork"));
 }
 
+// The operator replaces a site: the new one joins, all others leave. A mistake in xffl.yaml ends
+// the run with an error, and not as completed.
+TEST_F(Federation, ARunWhoseMembersAreReplacedGoesOn) {
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  const config::Experiment before = experiment(policy, 3);
+  has_cork_ = true;
+  const std::string correct = whole_yaml(policy, 3);
+  std::string wrong = correct;
+  wrong.replace(wrong.find("steps_per_round: 4"), 18, "steps_per_round: 5");
+  write_file_atomic(folder_ / "xffl.yaml", wrong);
+  using Kind = history::Request::Kind;
+  const std::vector<FacilityName> others = {FacilityName("alba"), FacilityName("brno")};
+  history::leave_request(run_folder(), {Kind::kJoin, {FacilityName("cork")}, ""});
+  observer_.on_round = [&](int, const auto&, double) {
+    history::leave_request(run_folder(), {Kind::kLeave, others, "closed"});
+    EXPECT_TRUE(test::await([&] { return history::pending_requests(run_folder()).empty(); }));
+    observer_.on_round = {};
+  };
+  EXPECT_EQ(test::kind_of([&] { run(before); }), ErrorKind::kConfig);
+  EXPECT_FALSE(state().completed);
+  write_file_atomic(folder_ / "xffl.yaml", correct);
+  EXPECT_EQ(run(policy, 3).rounds_published, 3);
+  EXPECT_THAT(state().rounds.at(3).participant_names(), ElementsAre("cork"));
+}
+
+// A script with Windows line ends writes such names. The trainer complains of an unlisted file.
+TEST_F(Federation, AFileWithAControlCharacterInTheModelsFolderEndsNoRun) {
+  fs::path folder;
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.key.facility != "alba") return;
+    folder = spec.base_model_path;
+    if (spec.key.attempt == 1) {
+      write_file_atomic(folder / "log\r", "x");
+      job::report_model_failure(spec.model_failure_path(), "a file is not in the manifest");
+      ends_["alba"] = {};
+    } else {
+      ends_.erase("alba");
+    }
+  };
+  EXPECT_EQ(run("policy: {max_attempts: 2, evaluate_last: false}\n").rounds_published, 1);
+  EXPECT_FALSE(fs::exists(folder / "log\r"));
+  EXPECT_NO_THROW(checkpoint::verify_folder(folder, checkpoint::read_manifest(folder)));
+}
+
 // brno's job of the first of two rounds runs.
 TEST_F(Federation, AMemberStaysInTheRoundAndInTheNext) {
   const FacilityName alba("alba"), brno("brno");
