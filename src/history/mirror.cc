@@ -309,7 +309,8 @@ void Mirror::renew() {
 
 // Also removes a torn last line.
 void Mirror::add_missing(Database& database) {
-  const bool exists = fs::exists(path_);
+  std::error_code unknown;
+  const bool exists = fs::exists(path_, unknown);
   UniqueFd fd = open_file(path_, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW);
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) throw system_error("stat " + path_.string(), errno);

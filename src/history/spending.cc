@@ -115,6 +115,11 @@ void Spending::end(const EventScope& scope, const std::optional<job::JobUsage>& 
   if (job == nullptr) return;
   // A heartbeat is the last one only of a job that is known to have ended.
   const bool is_over = !may_run && !job->is_cancelling;
+  // The times are a facility's text. No start lasts longer than its reservation, and wrong times
+  // of one facility must not use up the budget of all.
+  const auto within_reservation = [&](double node_seconds) {
+    return job->reserved > 0 ? std::min(node_seconds, job->reserved) : node_seconds;
+  };
   double used = job->used_before;
   if (usage && !usage->starts.empty()) {
     for (size_t i = 0; i < usage->starts.size(); ++i) {
@@ -122,7 +127,7 @@ void Spending::end(const EventScope& scope, const std::optional<job::JobUsage>& 
       const bool is_last = i + 1 == usage->starts.size();
       const auto began = static_cast<double>(start.start);
       if (start.handover > 0 && job->last_end > 0)
-        used += start.nodes * no_less_than_zero(began - job->last_end);
+        used += within_reservation(start.nodes * no_less_than_zero(began - job->last_end));
       // The job occupies its nodes until its end, also after an offer that no attempt has taken.
       const auto end = start.end ? job::WorkEnd{static_cast<double>(*start.end)}
                                  : job::end_of_work(start, is_last ? report_seconds : std::nullopt);
@@ -131,7 +136,7 @@ void Spending::end(const EventScope& scope, const std::optional<job::JobUsage>& 
         continue;
       }
       const double slack = end->is_bounded ? kHeartbeatSeconds : 0;
-      used += start.nodes * no_less_than_zero(end->seconds + slack - began);
+      used += within_reservation(start.nodes * no_less_than_zero(end->seconds + slack - began));
       job->last_end = end->seconds;
       job->is_offered = is_last && start.offered && !start.end;
     }

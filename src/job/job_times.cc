@@ -41,7 +41,7 @@ bool is_plain(std::string_view text, size_t max_bytes) {
          text.find_first_not_of(
              "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") ==
              std::string_view::npos &&
-         text.front() != '.';
+         text.front() != '.' && text.front() != '-';
 }
 
 std::vector<std::string_view> words_of(std::string_view line) {

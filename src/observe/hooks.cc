@@ -116,8 +116,9 @@ void Hooks::run(bool certain, const std::stop_token& end, const std::stop_token&
   while (!waiting_.empty() && !end.stop_requested() && !abort.stop_requested()) {
     if (!is_writer()) return;
     if (!start(waiting_.front(), abort)) return;  // the next coordinator starts it again
-    keep(waiting_.front().seq);
-    waiting_.pop_front();
+    const int64_t seq = waiting_.front().seq;
+    waiting_.pop_front();  // ahead of keep(), which may fail, as on a full disk
+    keep(seq);
   }
 }
 

@@ -75,7 +75,7 @@ Accounting parse_accounting(std::string_view text, std::string_view origin) {
   constexpr const char* kRemedy = "; `xffl usage --accounting` writes the file again";
   Json json;
   try {
-    json = parse_json(text, origin);
+    json = parse_json(text, origin, {.max_bytes = kMaxBytes});
   } catch (const Error& error) {
     throw Error(ErrorKind::kCorrupt, error.what() + std::string(kRemedy));
   }

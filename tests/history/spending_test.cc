@@ -68,6 +68,21 @@ class SpendingTest : public testing::Test {
   Spending spending_;
 };
 
+// A node's clock that steps from 1970, or a hostile text, would use up the budget of all
+// facilities.
+TEST_F(SpendingTest, AStartUsesNoMoreThanItsReservation) {
+  intend(1);
+  submit(1, 1, "41");
+  accept(1, 1, times({ended(-kBegin, 100)}));
+  EXPECT_EQ(alba(), 2000);
+  intend(2);
+  submit(2, 1, "42");
+  job::JobStart wide = ended(0, 100);
+  wide.nodes = 1 << 20;
+  accept(2, 1, times({wide}));
+  EXPECT_EQ(alba(), 4000);
+}
+
 TEST_F(SpendingTest, CountsTheWholeWalltimeFromTheIntentToTheEnd) {
   EXPECT_EQ(alba(), 0);
   intend(1);

@@ -72,6 +72,8 @@ TEST(JobTimes, HostileTextGivesBoundedValues) {
   EXPECT_FALSE(starts[0].status);
   EXPECT_FALSE(starts[0].end);
 
+  EXPECT_EQ(parse_job_times("start 5 job=-1\n").at(0).job, "") << "no job id begins so";
+
   std::string many;
   for (int i = 0; i < 5000; ++i) many += "start 1\n";
   const JobUsage full{.starts = parse_job_times(many)};

@@ -142,6 +142,20 @@ TEST_F(HooksTest, OfACoordinatorThatHasLostItsRunDoNotStart) {
       << "the first program's end is not on record";
 }
 
+// A mail or a call each half second, as long as the disk is full.
+TEST_F(HooksTest, AnEventThatCannotBeNotedIsNotRepeated) {
+  Hooks hooks = keeper();
+  pause("x");
+  const fs::path temporary =
+      run_.path() / ("hooks.done.e" + std::to_string(store_->epoch()) + ".tmp");
+  make_dirs(temporary);
+  for (int look = 0; look < 2; ++look) try {
+      run(hooks);
+    } catch (const Error&) {
+    }
+  EXPECT_EQ(texts().size(), 1u);
+}
+
 // Hooks are off while their file is damaged.
 TEST_F(HooksTest, TheirLastEventIsDurable) {
   Hooks hooks = keeper();
