@@ -118,24 +118,43 @@ bool PurgeWatch::is_news(const std::string& key, const FileAge& file, const std:
 
 void PurgeWatch::check(remote::Session& session, const config::Facility& facility,
                        const RemotePath& folder, std::stop_token stop) {
+  // A folder that find cannot read, or a file of another user, does not hide the user's old files.
+  if (!attempt(facility, "touch",
+               [&] { touch_old_files(session, folder, facility.purge_after, stop); }))
+    return;
+  attempt(facility, "ages", [&] {
+    for (const FileAge& file : file_ages(session, facility.workdir, user_files(facility), stop))
+      warn_of(facility, file);
+  });
+}
+
+void PurgeWatch::warn_of(const config::Facility& facility, const FileAge& file) {
+  const std::string warning = purge_warning(file, facility.purge_after);
+  if (!is_news(facility.name.str() + " " + file.path, file, warning)) return;
+  log::warning("a file of the facility's jobs may be purged",
+               {{"facility", facility.name.str()},
+                {"file", file.path},
+                {"problem", warning},
+                {"fix",
+                 "read or `touch` it there, or move it to a file system without a purge "
+                 "policy"}});
+}
+
+bool PurgeWatch::attempt(const config::Facility& facility, const std::string& part,
+                         const std::function<void()>& body) {
+  const std::string key = facility.name.str() + " " + part;
   try {
-    touch_old_files(session, folder, facility.purge_after, stop);
-    for (const FileAge& file : file_ages(session, facility.workdir, user_files(facility), stop)) {
-      const std::string warning = purge_warning(file, facility.purge_after);
-      if (!is_news(facility.name.str() + " " + file.path, file, warning)) continue;
-      log::warning("a file of the facility's jobs may be purged",
-                   {{"facility", facility.name.str()},
-                    {"file", file.path},
-                    {"problem", warning},
-                    {"fix",
-                     "read or `touch` it there, or move it to a file system without a purge "
-                     "policy"}});
-    }
+    body();
+    failed_.erase(key);
+    return true;
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kCancelled) throw;
     last_.erase(facility.name);
-    log::debug("the check for purged files failed, will retry",
-               {{"facility", facility.name.str()}, {"problem", error.what()}});
+    const bool answers = error.kind() == ErrorKind::kIo;
+    const auto write = answers && failed_.insert(key).second ? log::warning : log::debug;
+    write("the check for purged files failed: will retry",
+          {{"facility", facility.name.str()}, {"problem", error.what()}});
+    return answers;
   }
 }
 

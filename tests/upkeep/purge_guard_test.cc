@@ -122,6 +122,27 @@ TEST_F(Purge, FilesThatCouldNotBeTouchedAreTouchedSoon) {
   EXPECT_TRUE(watch_.is_due(facility_, start + hours(1))) << "not only after purge_after / 8";
 }
 
+// A folder that find cannot read, or a file of another user.
+TEST_F(Purge, FilesThatCannotBeTouchedHideNoOldOnes) {
+  test::FakeSession facility;
+  facility.make_dirs(facility_.workdir / "run");
+  facility.on_run = [&](const auto& argv, const auto& input) -> remote::CommandResult {
+    if (argv.at(0) == "find") return {.exit_code = 1, .out = {}, .err = "find: not permitted"};
+    return session_->run(argv, input, std::chrono::seconds(60), {});
+  };
+  const auto check = [&] { watch_.check(facility, facility_, facility_.workdir / "run", {}); };
+  const auto warnings = [&] {
+    const std::string log = log_of(check);
+    size_t count = 0;
+    for (size_t at = 0; (at = log.find("\"warning\"", at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  EXPECT_EQ(warnings(), 2u);
+  EXPECT_THAT(read_file(dir_ / "log", 1 << 20), HasSubstr("val.tokens"));
+  EXPECT_THAT(read_file(dir_ / "log", 1 << 20), HasSubstr("find: not permitted"));
+  EXPECT_EQ(warnings(), 2u) << "each once";
+}
+
 // The warning would name files that exist.
 TEST_F(Purge, ATornAnswerReportsNoFileAsAbsent) {
   test::FakeSession torn;

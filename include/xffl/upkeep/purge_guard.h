@@ -6,9 +6,11 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -49,16 +51,23 @@ class PurgeWatch {
   bool is_due(const config::Facility& facility, Clock::MonotonicTime now);
   /// Touches xffl's files below `folder` that were unused for half of `purge_after`, and logs each
   /// warning about the user's files once, again when the file was in use meanwhile or is gone. A
-  /// failed check is only logged, and is due again at once. Throws kCancelled on `stop`.
+  /// failed check is only logged, a failure other than a lost link as a warning, and is due again
+  /// at once. Throws kCancelled on `stop`.
   void check(remote::Session& session, const config::Facility& facility, const RemotePath& folder,
              std::stop_token stop);
 
  private:
+  // Runs a part of a check; warns of its failure once, until it succeeds. False for a lost link, of
+  // which the run warns.
+  bool attempt(const config::Facility& facility, const std::string& part,
+               const std::function<void()>& body);
+  void warn_of(const config::Facility& facility, const FileAge& file);
   // Whether the warning differs from the last one about the file.
   bool is_news(const std::string& key, const FileAge& file, const std::string& warning);
 
   std::map<FacilityName, Clock::MonotonicTime> last_;
   std::map<std::string, bool> reported_;  // facility and file; whether the file was gone
+  std::set<std::string> failed_;          // facility and part of the check
 };
 
 /// A thread that runs the checks of all facilities until a stop request, which interrupts a check.
