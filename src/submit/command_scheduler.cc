@@ -129,15 +129,21 @@ class CommandScheduler final : public Scheduler {
     return std::move(*rows);
   }
 
-  /// No rows when the accounting does not answer: it only adds evidence.
+  /// No rows when the accounting does not answer, or not in time (qacct reads the whole file of a
+  /// cell): it only adds evidence.
   std::vector<QueueRow> ask_accounting(const std::vector<std::string>& names,
                                        std::stop_token stop) {
     const auto argv = commands_->accounting(names);
     if (argv.empty()) return {};
-    const auto answer = session_->run(argv, "", times_.command_timeout, stop);
-    if (answer.exit_code == 0)
-      if (auto rows = commands_->read_accounting(answer.out)) return std::move(*rows);
-    log::debug("the accounting did not answer", {{"text", failure_of(answer)}});
+    try {
+      const auto answer = session_->run(argv, "", times_.command_timeout, stop);
+      if (answer.exit_code == 0)
+        if (auto rows = commands_->read_accounting(answer.out)) return std::move(*rows);
+      log::debug("the accounting did not answer", {{"text", failure_of(answer)}});
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kRemote) throw;
+      log::debug("the accounting did not answer", {{"text", error.what()}});
+    }
     return {};
   }
 

@@ -46,7 +46,7 @@ class SlurmScheduler final : public Scheduler {
     const auto add = [&](const std::vector<QueueRow>& rows) {
       for (const QueueRow& row : rows)
         if (row.name == request.name && row.folder == request.directory().str() &&
-            (row.had_nodes || row.status.state != JobState::kEnded))
+            (row.had_nodes || row.status.stays_queued || row.status.state != JobState::kEnded))
           found.emplace(std::stoull(row.id), JobId(row.id));
     };
     if (!is_plain_name(request.name)) return {};

@@ -205,6 +205,24 @@ TEST_P(RankScript, TheWarningReachesTheFirstHost) {
   EXPECT_THAT(ranks_of(result.out), ElementsAre("0 warned", "1 warned"));
 }
 
+// A full disk or a failover of the file system lasts a moment.
+TEST_P(RankScript, AFailedHeartbeatEndsNeitherTheHeartbeatNorTheWarning) {
+  settings([](auto& values) {
+    values.time = std::chrono::seconds(600);
+    values.warning = std::chrono::seconds(597);  // three seconds after the start
+  });
+  trainer(
+      "trap 'echo \"$RANK warned\"; exit 0' USR1\n"
+      "if [ -n \"$ON\" ]; then sleep 4; exit 0; fi\n"
+      "if [ \"$RANK\" = 0 ]; then\n"
+      "  for beat in claim/beat-*; do rm \"$beat\"; mkdir \"$beat\"; done\n"
+      "  sleep 1.5\n  rmdir claim/beat-*\nfi\n"
+      "for ((i = 0; i < 300; ++i)); do sleep 0.1; done\nexit 7\n");
+  const ProcessResult result = run();
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(ranks_of(result.out), ElementsAre("0 warned", "1 warned"));
+}
+
 // The signal interrupts one `wait` of the script. A later exit code above 128 is a rank's.
 TEST_P(RankScript, ARankThatIsKilledAfterTheWarningEndsTheOthers) {
   trainer(

@@ -327,6 +327,8 @@ class GridEngineScheduler : public testing::Test {
       for (const char* program : {"qdel", "qacct", "qstat", "qsub"})
         if (line.find(std::string(program) + " ") != std::string::npos) {
           asked_.push_back(program);
+          if (program == hangs_)
+            throw Error(ErrorKind::kRemote, "the command did not end within 60000 ms");
           return answers_[program];
         }
       return CommandResult{127, "", "?"};
@@ -342,6 +344,7 @@ class GridEngineScheduler : public testing::Test {
   std::map<std::string, CommandResult> answers_{{"qstat", {0, queue("", ""), ""}},
                                                 {"qacct", {0, "xffl-end\n", ""}}};
   std::vector<std::string> asked_;
+  std::string hangs_;  // a program
   std::shared_ptr<Scheduler> scheduler_ = make_grid_engine_scheduler({}, session_, clock_);
 };
 
@@ -350,6 +353,8 @@ TEST_F(GridEngineScheduler, AJobThatNobodyMentionsIsUnknown) {
   EXPECT_THAT(asked_, ElementsAre("qstat", "qacct"));
   answers_["qacct"] = {1, "", "cannot open the accounting"};
   EXPECT_EQ(status_of("9").state, JobState::kUnknown);
+  hangs_ = "qacct";
+  EXPECT_EQ(status_of("9").state, JobState::kUnknown) << "qacct reads a long file";
   answers_["qstat"] = {1, std::to_string(kNow) + "\n", "error: commlib error"};
   EXPECT_EQ(test::kind_of([&] { status_of("9"); }), ErrorKind::kRemote);
 }

@@ -382,6 +382,13 @@ TEST_F(SlurmScheduler, FindsJobsOfTheNameInTheFolderOldestFirst) {
        {0, queue("11|" + kName + "|FAILED|1060|10:00|/scratch/me/a1||BadConstraints\n"), ""});
   says("sacct", {0, "11|" + kName + "|FAILED|None assigned|/scratch/me/a1\nxffl-end\n", ""});
   EXPECT_TRUE(scheduler().find(kRequest, {}).empty());
+  // A job whose prolog failed is one: its replacement, of the same name, would wait for it.
+  says(
+      "squeue",
+      {0, queue("12|" + kName + "|PENDING|N/A|10:00|/scratch/me/a1||launch failed requeued held\n"),
+       ""});
+  says("sacct", {0, "xffl-end\n", ""});
+  EXPECT_THAT(scheduler().find(kRequest, {}), ElementsAre(JobId("12")));
 }
 
 TEST_F(SlurmScheduler, FindsAJobByItsFolderOnComputeNodes) {

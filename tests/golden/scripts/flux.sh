@@ -97,7 +97,8 @@ trap warn USR1
 warn_after=21000
 began=$(date +%s)
 heartbeat=$(
-  while kill -0 "$$" && printf '%(%s)T\n' -1 >"claim/beat-$start_id"; do
+  while kill -0 "$$"; do # a failed write, as on a full disk, ends neither the heartbeat nor the warning
+    printf '%(%s)T\n' -1 >"claim/beat-$start_id"
     if [ "$warn_after" -gt 0 ] && [ $(($(date +%s) - began)) -ge "$warn_after" ]; then
       kill -USR1 "$$"
       warn_after=0
