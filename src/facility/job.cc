@@ -36,11 +36,15 @@ std::optional<history::TrainingProgress> progress_of(const std::string& line,
 
 std::string FacilityJob::script(int attempt) const {
   return with_context("the job script cannot be made until its template is corrected", [&] {
-    return job_script(
-        site_.settings, site_.spec(attempt), name({site_.plan.round, attempt}),
-        site_.folder(attempt), site_.context.services.programs,
-        next_attempt_folder(site_.context.experiment, site_.facility, site_.plan.round));
+    return job_script(site_.settings, site_.spec(attempt), name({site_.plan.round, attempt}),
+                      site_.folder(attempt), site_.context.services.programs, next_folder());
   });
+}
+
+// No job follows an evaluation, also when a rule has ended the training before the last round.
+std::optional<RemotePath> FacilityJob::next_folder() const {
+  if (site_.plan.evaluates) return std::nullopt;
+  return next_attempt_folder(site_.context.experiment, site_.facility, site_.plan.round);
 }
 
 std::string FacilityJob::name(AttemptNumber attempt) const {
@@ -68,8 +72,7 @@ history::SubmitIntended FacilityJob::prepare_submission(int attempt) {
   const std::string text = script(attempt);
   site_.context.history.write_file(site_.archive() / "job.sh", text);
   const submit::JobShape shape = site_.settings.shape();
-  const bool keeps =
-      next_attempt_folder(site_.context.experiment, site_.facility, site_.plan.round).has_value();
+  const bool keeps = next_folder().has_value();
   return {.job_name = name({site_.plan.round, attempt}),
           .script_sha256 = sha256_hex(text),
           .nodes = shape.nodes,

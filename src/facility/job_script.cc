@@ -230,8 +230,9 @@ RenderedScript render_script(const config::Experiment& experiment,
     rendered.folder = plan::attempt_folder(each, rendered.attempt);
     rendered.model_folder = adapts ? each.adapted_folder : each.model_folder;
     if (adapts) rendered.adapter_folder = each.model_folder;
-    rendered.script = job_script(settings, spec, rendered.job_name, rendered.folder, programs,
-                                 next_attempt_folder(experiment, each, plan->round));
+    rendered.script = job_script(
+        settings, spec, rendered.job_name, rendered.folder, programs,
+        plan->evaluates ? std::nullopt : next_attempt_folder(experiment, each, plan->round));
   }
   if (rendered.script.empty() && !plan::is_member(done, facility))
     throw Error(ErrorKind::kNotFound, "facility " + facility.str() + " is no member of round " +

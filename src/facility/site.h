@@ -193,6 +193,8 @@ class FacilityJob {
 
  private:
   std::string script(int attempt) const;
+  /// The folder of the next round's attempt, which may take this job's allocation.
+  std::optional<RemotePath> next_folder() const;
   /// The job's name, as on record or for a new job (job_name()).
   std::string name(AttemptNumber attempt) const;
   submit::JobRequest request(int attempt) const;

@@ -158,6 +158,19 @@ TEST_F(StopRulesRun, KeptAllocationsAreReleased) {
   EXPECT_EQ(released, 2) << "alba's and brno's";
 }
 
+TEST_F(StopRulesRun, AnEvaluationKeepsNoAllocation) {
+  facility_keys_ = "scheduler: slurm, slurm: {time: 3h, keep_allocation: 1h}, ";
+  set_losses({1});
+  EXPECT_EQ(run("policy: {stop_when: {loss_below: 2}}\n", 9).rounds_published, 1);
+  int evaluations = 0;
+  for (const history::StoredEvent& event : history::read_events(run_folder().journal()))
+    if (event.kind == "submit_intended" && event.round == 2) {
+      ++evaluations;
+      EXPECT_EQ(parse_json(event.payload, event.kind).value("keep_s", int64_t{0}), 0);
+    }
+  EXPECT_GT(evaluations, 0);
+}
+
 TEST_F(StopRulesRun, ARuleThatIsNotMetChangesNothing) {
   set_losses({3, 2, 1.5});
   EXPECT_EQ(run("policy: {evaluate_last: false, stop_when: {no_better_for: 1, loss_below: 1, "
