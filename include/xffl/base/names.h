@@ -44,7 +44,7 @@ struct RunTag {
 };
 using RunName = Name<RunTag>;
 
-/// A scheduler's job id: [A-Za-z0-9_.+-]{1,64}, not starting with '-'. check() throws kRemote.
+/// A scheduler's job id: [A-Za-z0-9_.+-]{1,100}, not starting with '-'. check() throws kRemote.
 struct JobIdTag {
   static void check(std::string_view text);
 };
