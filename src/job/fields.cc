@@ -57,7 +57,7 @@ std::string read_text(const JsonObject& object, std::string_view key, const Json
 std::string read_choice(JsonObject& object, const Field& field) {
   std::string text = read_text(object, field.name, object.at(field.name), {.max = 100});
   if (std::find(field.choices.begin(), field.choices.end(), text) == field.choices.end())
-    object.fail(field.name, "should be " + field.alternatives() + ", found '" + text + "'");
+    object.fail(field.name, "should be " + field.alternatives() + ", found " + in_quotes(text));
   return text;
 }
 
