@@ -166,13 +166,6 @@ void operate(const config::Experiment& experiment, const history::RunFolder& fol
 
 namespace {
 
-bool keeps_allocation(const facility::Context& context, const FacilityName& name) {
-  const auto& all = context.experiment.facilities;
-  return std::any_of(all.begin(), all.end(), [&](const config::Facility& each) {
-    return each.name == name && each.shape().keep_allocation.count() > 0;
-  });
-}
-
 // A round without a plan lacks the facility, so that its end releases nothing.
 void release_ahead_of_leaving(facility::Context& context, const FacilityName& name) {
   if (!keeps_allocation(context, name)) return;

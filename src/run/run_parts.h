@@ -75,6 +75,8 @@ void cancel_round(facility::Context& context, const plan::RoundPlan& plan,
 /// facilities side by side for 120 s at most. Logs the cancellations that are still unconfirmed,
 /// with a remedy.
 void cancel_leftovers(facility::Context& context, int last, std::stop_token stop);
+/// Whether the experiment has the facility, with slurm.keep_allocation.
+bool keeps_allocation(const facility::Context& context, const FacilityName& name);
 /// Releases the allocations that jobs of the last round have kept for another one; only logs a
 /// failure.
 void release_allocations(facility::Context& context);

@@ -195,11 +195,7 @@ void spare_memory_of(facility::Context& context, const plan::RoundPlan& plan,
 // The next round does not take the kept allocation of a facility that has left.
 void release_of_left(facility::Context& context, const plan::RoundPlan& plan) {
   for (const auto& [name, why] : context.history.state().left) {
-    const auto& all = context.experiment.facilities;
-    const bool keeps = std::any_of(all.begin(), all.end(), [&](const config::Facility& each) {
-      return each.name == name && each.shape().keep_allocation.count() > 0;
-    });
-    if (keeps) release_allocation(context, plan, name);
+    if (keeps_allocation(context, name)) release_allocation(context, plan, name);
   }
 }
 
@@ -332,6 +328,13 @@ void cancel_round(facility::Context& context, const plan::RoundPlan& plan,
   });
   for (const auto& problem : problems)
     if (problem) throw *problem;
+}
+
+bool keeps_allocation(const facility::Context& context, const FacilityName& name) {
+  const auto& all = context.experiment.facilities;
+  return std::any_of(all.begin(), all.end(), [&](const config::Facility& each) {
+    return each.name == name && each.shape().keep_allocation.count() > 0;
+  });
 }
 
 void release_allocations(facility::Context& context) {

@@ -1020,15 +1020,18 @@ TEST_F(Federation, ARoundBeginsWithoutItsNewFacilityWhenTheTrainingHasChanged) {
   EXPECT_EQ(jobs_of("alba").at(0).training.steps, 4);
 }
 
+// Text that cannot continue the run.
+std::string with_other_steps(std::string yaml) {
+  return yaml.replace(yaml.find("steps_per_round: 4"), 18, "steps_per_round: 5");
+}
+
 // A user corrects xffl.yaml during the round.
 TEST_F(Federation, ANewFacilityThatARoundBeganWithoutJoinsWithTheNext) {
   const std::string policy = "policy: {evaluate_last: false}\n";
   const config::Experiment before = experiment(policy, 2);
   has_cork_ = true;
   const std::string correct = whole_yaml(policy, 2);
-  std::string changed = correct;
-  changed.replace(changed.find("steps_per_round: 4"), 18, "steps_per_round: 5");
-  write_file_atomic(folder_ / "xffl.yaml", changed);
+  write_file_atomic(folder_ / "xffl.yaml", with_other_steps(correct));
   history::leave_request(run_folder(), {history::Request::Kind::kJoin, {FacilityName("cork")}, ""});
   observer_.on_round = [&](int, const auto&, double) {
     write_file_atomic(folder_ / "xffl.yaml", correct);
@@ -1045,9 +1048,7 @@ TEST_F(Federation, ARunWhoseMembersAreReplacedGoesOn) {
   const config::Experiment before = experiment(policy, 3);
   has_cork_ = true;
   const std::string correct = whole_yaml(policy, 3);
-  std::string wrong = correct;
-  wrong.replace(wrong.find("steps_per_round: 4"), 18, "steps_per_round: 5");
-  write_file_atomic(folder_ / "xffl.yaml", wrong);
+  write_file_atomic(folder_ / "xffl.yaml", with_other_steps(correct));
   using Kind = history::Request::Kind;
   const std::vector<FacilityName> others = {FacilityName("alba"), FacilityName("brno")};
   history::leave_request(run_folder(), {Kind::kJoin, {FacilityName("cork")}, ""});
