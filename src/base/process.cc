@@ -24,6 +24,8 @@ namespace {
 
 using std::chrono::steady_clock;
 
+constexpr int kStartLimitMs = 60'000;  // of a program that survives this process
+
 std::vector<std::string> environment_of(const ProcessSpec& spec) {
   std::vector<std::string> entries;
   if (spec.inherit_env)
@@ -55,6 +57,13 @@ ChildPlan make_plan(const ProcessSpec& spec) {
   return plan;
 }
 
+// A start that hangs must hold no lock and no pipe of this process.
+void close_others(int status) {
+  const auto kept = static_cast<unsigned>(status);
+  if (kept > 3) ::close_range(3, kept - 1, 0);
+  ::close_range(kept + 1, ~0U, 0);
+}
+
 [[noreturn]] void exec_child(const ChildPlan& plan) {
   ::setsid();  // the child survives this process and leads a process group for signals
   for (int signal_number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD, SIGQUIT, SIGUSR1, SIGUSR2})
@@ -62,9 +71,9 @@ ChildPlan make_plan(const ProcessSpec& spec) {
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  const bool ready = ::dup2(plan.in, 0) >= 0 && ::dup2(plan.out, 1) >= 0 &&
-                     ::dup2(plan.err, 2) >= 0 &&
-                     (plan.cwd.empty() || ::chdir(plan.cwd.c_str()) == 0);
+  bool ready = ::dup2(plan.in, 0) >= 0 && ::dup2(plan.out, 1) >= 0 && ::dup2(plan.err, 2) >= 0;
+  if (ready) close_others(plan.status);
+  ready = ready && (plan.cwd.empty() || ::chdir(plan.cwd.c_str()) == 0);
   if (ready) ::execvpe(plan.argv_pointers[0], plan.argv_pointers.data(), plan.env_pointers.data());
   const int error = errno;
   [[maybe_unused]] const ssize_t written = ::write(plan.status, &error, sizeof error);
@@ -80,56 +89,88 @@ void reset_ignored_sigchld() {
     ::signal(SIGCHLD, SIG_DFL);
 }
 
-// Forks and waits until exec has succeeded or failed.
-pid_t start(ChildPlan& plan, const std::string& name) {
+struct Child {
+  pid_t pid = -1;
+  UniqueFd status;  // read end of the pipe that exec closes
+};
+
+// Forks without waiting for exec. Blocked signals keep the handlers of this process from running in
+// the child; exec_child() unblocks the signals.
+Child fork_child(ChildPlan& plan, const std::string& name) {
   reset_ignored_sigchld();
   Pipe status = make_pipe();
   plan.status = status.write.get();
+  sigset_t all, before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
   const pid_t pid = ::fork();
-  if (pid < 0) throw system_error("start " + name, errno);
   if (pid == 0) exec_child(plan);
-  status.write = UniqueFd();
-  if (const int error = exec_error(status.read.get()); error != 0) {
-    wait_for_exit(pid);
-    throw system_error("start " + name, error);
-  }
-  return pid;
+  const int error = errno;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (pid < 0) throw system_error("start " + name, error);
+  return {pid, std::move(status.read)};
 }
 
 int exit_code_of(int status) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Reaps a child that has ended; empty while the child runs.
-std::optional<int> try_reap(pid_t pid) {
-  int status = 0;
-  const pid_t ended = ::waitpid(pid, &status, WNOHANG);
-  if (ended < 0 && errno != EINTR) throw system_error("wait for a child process", errno);
-  return ended == pid ? std::optional(exit_code_of(status)) : std::nullopt;
+// True when the child has ended. The child stays a zombie, which keeps the kernel from reusing the
+// number of its process group.
+bool has_ended(pid_t pid) {
+  siginfo_t info{};
+  if (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 &&
+      errno != EINTR)
+    throw system_error("wait for a child process", errno);
+  return info.si_pid == pid;
+}
+
+// Reaps a child that has ended or got SIGKILL. SIGKILL does not end a child in state D, which waits
+// for a disk or a network file system: such a child is left behind, and becomes a zombie of this
+// process when its wait ends.
+int reap(pid_t pid) {
+  const auto deadline = steady_clock::now() + std::chrono::seconds(1);
+  for (;;) {
+    const bool last = steady_clock::now() >= deadline;
+    if (has_ended(pid)) return wait_for_exit(pid);
+    if (last) return 128 + SIGKILL;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
 }
 
 // Moves bytes between the child's pipes and memory until the child has closed both outputs.
 class Pump {
  public:
-  Pump(const ProcessSpec& spec, ProcessResult& result, UniqueFd in, UniqueFd out, UniqueFd err)
+  Pump(const ProcessSpec& spec, ProcessResult& result, UniqueFd in, UniqueFd out, UniqueFd err,
+       UniqueFd status)
       : spec_(spec),
         result_(result),
         in_(std::move(in)),
         out_(std::move(out)),
-        err_(std::move(err)) {
+        err_(std::move(err)),
+        status_(std::move(status)) {
     if (spec_.stdin_text.empty()) in_ = UniqueFd();
     for (int fd : {in_.get(), out_.get(), err_.get()})
       if (fd >= 0) ::fcntl(fd, F_SETFL, O_NONBLOCK);
   }
 
-  bool done() const { return !out_ && !err_; }
+  bool done() const { return !out_ && !err_ && !status_; }
+  /// The errno of a failed exec; 0 after a successful exec, and as long as exec waits.
+  int exec_problem() const { return exec_problem_; }
 
   void step(std::chrono::milliseconds wait) {
-    pollfd fds[3] = {{in_.get(), POLLOUT, 0}, {out_.get(), POLLIN, 0}, {err_.get(), POLLIN, 0}};
-    if (::poll(fds, 3, static_cast<int>(wait.count())) <= 0) return;
+    pollfd fds[4] = {{in_.get(), POLLOUT, 0},
+                     {out_.get(), POLLIN, 0},
+                     {err_.get(), POLLIN, 0},
+                     {status_.get(), POLLIN, 0}};
+    if (::poll(fds, 4, static_cast<int>(wait.count())) <= 0) return;
     if (fds[0].revents != 0) feed();
     if (fds[1].revents != 0) drain(out_, result_.out);
     if (fds[2].revents != 0) drain(err_, result_.err);
+    if (fds[3].revents != 0) {
+      exec_problem_ = exec_error(status_.get());
+      status_ = UniqueFd();
+    }
   }
 
  private:
@@ -141,7 +182,7 @@ class Pump {
       in_ = UniqueFd();
   }
   void drain(UniqueFd& fd, std::string& text) {
-    char block[1 << 15];
+    char block[1 << 16];  // all bytes of a full pipe
     const ssize_t n = ::read(fd.get(), block, sizeof block);
     if (n > 0)
       text.append(block, std::min(static_cast<size_t>(n), spec_.max_output_bytes - text.size()));
@@ -150,8 +191,9 @@ class Pump {
 
   const ProcessSpec& spec_;
   ProcessResult& result_;
-  UniqueFd in_, out_, err_;
+  UniqueFd in_, out_, err_, status_;
   size_t fed_ = 0;
+  int exec_problem_ = 0;
 };
 
 // A write to a child without an open stdin fails with EPIPE instead of killing this process.
@@ -170,27 +212,35 @@ ProcessResult run_process(const ProcessSpec& spec, std::stop_token stop) {
   plan.in = in.read.get();
   plan.out = out.write.get();
   plan.err = err.write.get();
-  const pid_t pid = start(plan, spec.argv[0]);
+  const auto began = steady_clock::now();
+  Child child = fork_child(plan, spec.argv[0]);
+  const pid_t pid = child.pid;
   in.read = UniqueFd();
   out.write = UniqueFd();
   err.write = UniqueFd();
 
   ProcessResult result;
-  Pump pump(spec, result, std::move(in.write), std::move(out.read), std::move(err.read));
-  const auto began = steady_clock::now();
-  std::optional<steady_clock::time_point> terminated;
-  std::optional<int> exit_code;
-  while (!pump.done() || !(exit_code = try_reap(pid))) {
+  Pump pump(spec, result, std::move(in.write), std::move(out.read), std::move(err.read),
+            std::move(child.status));
+  std::optional<steady_clock::time_point> ended, terminated;
+  for (;;) {
+    if (!ended && has_ended(pid)) ended = steady_clock::now();
+    if (ended && pump.done()) break;
     // A child may close its outputs and continue to run.
     if (pump.done())
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     else
       pump.step(std::chrono::milliseconds(100));
     const auto now = steady_clock::now();
+    if (ended && !terminated) {  // a process that the child left behind holds an output
+      if (now - *ended > std::chrono::seconds(1)) break;
+      continue;
+    }
     const bool late = spec.timeout.count() > 0 && now - began > spec.timeout;
     if (!terminated && (late || stop.stop_requested())) {
       result.timed_out = late;
-      ::kill(-pid, SIGTERM);
+      // The child leads no group before its first call, setsid().
+      if (::kill(-pid, SIGTERM) != 0) ::kill(pid, SIGTERM);
       terminated = now;
     }
     if (terminated && now - *terminated > std::chrono::seconds(2)) {
@@ -198,7 +248,8 @@ ProcessResult run_process(const ProcessSpec& spec, std::stop_token stop) {
       break;
     }
   }
-  result.exit_code = exit_code ? *exit_code : wait_for_exit(pid);
+  result.exit_code = reap(pid);
+  if (pump.exec_problem() != 0) throw system_error("start " + spec.argv[0], pump.exec_problem());
   return result;
 }
 
@@ -208,7 +259,18 @@ pid_t start_detached(const ProcessSpec& spec, const std::filesystem::path& outpu
   UniqueFd log = open_file(output, O_WRONLY | O_CREAT | O_APPEND, 0600);
   plan.in = null.get();
   plan.out = plan.err = log.get();
-  return start(plan, spec.argv[0]);
+  const Child child = fork_child(plan, spec.argv[0]);
+  pollfd status{child.status.get(), POLLIN, 0};
+  if (::poll(&status, 1, kStartLimitMs) == 0) {
+    if (::kill(-child.pid, SIGKILL) != 0) ::kill(child.pid, SIGKILL);
+    reap(child.pid);
+    throw Error(ErrorKind::kIo, "start " + spec.argv[0] + ": no answer within a minute");
+  }
+  if (const int error = exec_error(child.status.get()); error != 0) {
+    wait_for_exit(child.pid);
+    throw system_error("start " + spec.argv[0], error);
+  }
+  return child.pid;
 }
 
 std::vector<char*> exec_pointers(std::vector<std::string>& strings) {
@@ -239,8 +301,16 @@ std::optional<ProcessInfo> process_info(pid_t pid) {
   std::string text;
   try {
     text = read_file("/proc/" + std::to_string(pid) + "/stat", 1u << 16);
-  } catch (const Error&) {
-    return std::nullopt;  // also when the process ends between open and read
+  } catch (const Error& error) {
+    switch (error.error_number()) {
+      case ENOENT:
+      case ESRCH:  // the process has ended between open and read
+      case EACCES:
+      case EPERM:  // another user's process on a system that hides them
+        return std::nullopt;
+      default:
+        throw;
+    }
   }
   // Field 2, the program's name, may hold any character: process_info() counts fields from the last
   // ')'.
@@ -258,15 +328,16 @@ std::optional<ProcessInfo> process_info(pid_t pid) {
 
 std::vector<ProcessInfo> list_processes() {
   std::vector<ProcessInfo> processes;
-  std::error_code ended;
-  for (std::filesystem::directory_iterator entry("/proc", ended), end; !ended && entry != end;
-       entry.increment(ended)) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end;
+       entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     pid_t pid = 0;
     const auto [rest, problem] = std::from_chars(name.data(), name.data() + name.size(), pid);
     if (problem != std::errc() || rest != name.data() + name.size()) continue;
     if (const auto info = process_info(pid)) processes.push_back(*info);
   }
+  if (error) throw system_error("list /proc", error.value());
   return processes;
 }
 

@@ -1,18 +1,50 @@
 #include "xffl/base/process.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <thread>
 
 #include "support/await.h"
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+
+namespace xffl {
+namespace {
+
+// A folder on a file system that does not answer for 20 s.
+constexpr const char* kHangingFolder = "/hanging-folder-of-process-test";
+// As for processes in state D, signals have no effect.
+std::atomic<bool> signals_are_lost{false};
+
+}  // namespace
+}  // namespace xffl
+
+// These two replace the C library's functions in this program.
+extern "C" int chdir(const char* path) noexcept {
+  if (std::strcmp(path, xffl::kHangingFolder) != 0)
+    return static_cast<int>(::syscall(SYS_chdir, path));
+  ::sleep(20);
+  errno = EIO;
+  return -1;
+}
+
+extern "C" int kill(pid_t pid, int signal_number) noexcept {
+  if (xffl::signals_are_lost) return 0;
+  return static_cast<int>(::syscall(SYS_kill, pid, signal_number));
+}
 
 namespace xffl {
 namespace {
@@ -114,9 +146,61 @@ TEST(RunProcess, StopRequestEndsTheChild) {
   EXPECT_EQ(run_process({.argv = {"sleep", "60"}}, stop.get_token()).exit_code, 128 + SIGTERM);
 }
 
-// The child creates the file `ready` after it has begun to ignore SIGTERM.
+TEST(RunProcess, TimeoutEndsAProgramWhoseStartHangs) {
+  const ProcessResult result = run_process(
+      {.argv = {"true"}, .cwd = kHangingFolder, .timeout = std::chrono::milliseconds(100)});
+  EXPECT_TRUE(result.timed_out);
+  EXPECT_EQ(result.exit_code, 128 + SIGTERM);
+}
+
+TEST(RunProcess, StopRequestEndsAProgramWhoseStartHangs) {
+  std::stop_source stop;
+  stop.request_stop();
+  const ProcessSpec spec{.argv = {"true"}, .cwd = kHangingFolder};
+  EXPECT_EQ(run_process(spec, stop.get_token()).exit_code, 128 + SIGTERM);
+}
+
+// The process that the child leaves behind keeps both outputs open.
+TEST(RunProcess, ReturnsSoonAfterTheEndOfTheChild) {
+  const ProcessResult result =
+      run_process({.argv = {"sh", "-c", "sleep 300 & echo $!; echo problem >&2; exit 3"},
+                   .timeout = std::chrono::seconds(20)});
+  EXPECT_FALSE(result.timed_out);
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_EQ(result.err, "problem\n");
+  EXPECT_EQ(::kill(std::stoi(result.out), SIGKILL), 0);
+}
+
+TEST(RunProcess, LeavesAChildThatSigkillDoesNotEnd) {
+  signals_are_lost = true;
+  const ProcessResult result = run_process(
+      {.argv = {"sh", "-c", "echo $$; exec sleep 20"}, .timeout = std::chrono::milliseconds(100)});
+  signals_are_lost = false;
+  EXPECT_TRUE(result.timed_out);
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL);
+  const pid_t child = std::stoi(result.out);
+  EXPECT_TRUE(process_start_ticks(child));
+  EXPECT_EQ(::kill(child, SIGKILL), 0);
+  EXPECT_EQ(wait_for_exit(child), 128 + SIGKILL);
+}
+
+// The read end of a pipe ends with the last copy of its write end.
+TEST(RunProcess, AProgramThatHangsInItsStartHoldsNoFile) {
+  Pipe pipe = make_pipe();
+  signals_are_lost = true;
+  const ProcessResult result = run_process(
+      {.argv = {"true"}, .cwd = kHangingFolder, .timeout = std::chrono::milliseconds(100)});
+  signals_are_lost = false;
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL) << "the child still hangs";
+  pipe.write = UniqueFd();
+  pollfd end{pipe.read.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&end, 1, 0), 1);
+}
+
+// The child writes the file `ready` after it has begun to ignore SIGTERM.
 ProcessSpec child_without_sigterm(const test::TempDir& dir) {
-  return {.argv = {"sh", "-c", "trap '' TERM; : >ready; exec sleep 30"}, .cwd = dir.path()};
+  return {.argv = {"sh", "-c", "trap '' TERM; echo $$ >new; mv new ready; exec sleep 30"},
+          .cwd = dir.path()};
 }
 
 TEST(RunProcess, TimeoutKillsAChildThatIgnoresSigterm) {
@@ -131,6 +215,7 @@ TEST(RunProcess, TimeoutKillsAChildThatIgnoresSigterm) {
   }
   EXPECT_TRUE(result.timed_out);
   EXPECT_EQ(result.exit_code, 128 + SIGKILL);
+  EXPECT_FALSE(process_info(std::stoi(read_file(dir / "ready", 100))));
 }
 
 TEST(RunProcess, StopRequestKillsAChildThatIgnoresSigterm) {
@@ -213,6 +298,19 @@ TEST(ProcessStartTicks, IdentifiesAProcess) {
   const std::string stat = "/proc/" + std::to_string(::getpid()) + "/stat";
   EXPECT_EQ(std::to_string(*mine) + "\n", run_process({.argv = {"cut", "-d ", "-f22", stat}}).out);
   EXPECT_FALSE(process_start_ticks(0x7ffffff0));
+}
+
+// A job that cannot be seen for a moment has not ended.
+TEST(ProcessInfo, IsNotAbsentWithoutAFreeFileDescriptor) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto one = test::thrown_by([] { process_info(::getpid()); });
+  const auto all = test::thrown_by([] { list_processes(); });
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(one.kind, ErrorKind::kIo) << one.message;
+  EXPECT_EQ(all.kind, ErrorKind::kIo) << all.message;
 }
 
 }  // namespace

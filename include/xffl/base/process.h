@@ -31,15 +31,18 @@ struct ProcessResult {
   std::string err;
 };
 
-/// Runs the child to its end and captures both streams. On a stop request or time-out,
-/// run_process() sends SIGTERM to the child's process group, and SIGKILL 2 s later. Throws
+/// Runs the child to its end and captures both streams, at most 1 s longer when a process that the
+/// child left behind holds them open. On a stop request or time-out, also while the start of the
+/// program hangs, run_process() sends SIGTERM to the child's process group, and SIGKILL 2 s later.
+/// It leaves a child behind that does not end within 1 s of SIGKILL, as in state D. Throws
 /// kNotFound for a missing program, kIo for any other failure to start. Permanently resets an
 /// ignored SIGCHLD to the default: while a process ignores SIGCHLD, the kernel discards exit codes.
 ProcessResult run_process(const ProcessSpec& spec, std::stop_token stop = {});
 
 /// Starts a child that survives this process: in its own session, with stdin from /dev/null and
 /// both streams appended to `output`. Returns the child's process id, which is also its process
-/// group id. The caller may reap the child.
+/// group id. The caller may reap the child. Throws as run_process(), and kIo when the program has
+/// not started after a minute.
 pid_t start_detached(const ProcessSpec& spec, const std::filesystem::path& output);
 
 /// A process of this machine, from /proc/PID/stat.
@@ -55,11 +58,13 @@ struct ProcessInfo {
   bool alive() const { return state != 'Z' && state != 'X'; }
 };
 
-/// A process by its id, zombies included; empty when the process does not exist.
+/// A process by its id, zombies included; empty when the process does not exist or is hidden from
+/// this user. Throws kIo for any other failure, as without a free file descriptor: the process may
+/// exist.
 std::optional<ProcessInfo> process_info(pid_t pid);
-/// The start_ticks of a living process (no zombie).
+/// The start_ticks of a living process (no zombie). Throws as process_info().
 std::optional<uint64_t> process_start_ticks(pid_t pid);
-/// All processes that this process may see, zombies included. Costs a few milliseconds.
+/// All processes that this process may see, zombies included. Costs a few milliseconds. Throws kIo.
 std::vector<ProcessInfo> list_processes();
 
 /// The arguments of exec: pointers to the strings and a final null, valid until `strings` changes.
