@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,6 +35,16 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
+// A failed look at /proc shows nothing about a job: the scheduler did not answer.
+template <class Look, class... Arguments>
+auto look_at_proc(Look look, Arguments... arguments) {
+  try {
+    return look(arguments...);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kRemote, error.what(), error.error_number());
+  }
+}
+
 // A job is the session of its leader; its id is "<pid>.<start ticks>" of the leader. The job lives
 // as long as any process of the session: ranks that outlive a killed script still train. The
 // scheduler signals a process only if the process belongs to the session and is not older than the
@@ -46,8 +57,17 @@ struct ProcessJob {
 
   /// True when the leader runs. Cheap. After false, other processes of the session may still run.
   bool leader_alive() const {
-    const auto info = process_info(leader);
+    const auto info = look_at_proc(process_info, leader);
     return info && info->alive() && info->start_ticks == start_ticks;
+  }
+
+  /// True when the leader's start lies in the future of this boot. An earlier boot remains
+  /// unnoticed once this boot is older than the other one was at the job's start.
+  bool is_of_an_earlier_boot() const {
+    timespec now{};
+    ::clock_gettime(CLOCK_BOOTTIME, &now);
+    const auto ticks_per_second = static_cast<uint64_t>(::sysconf(_SC_CLK_TCK));
+    return start_ticks / ticks_per_second > static_cast<uint64_t>(now.tv_sec);
   }
 
   bool owns(const ProcessInfo& process) const {
@@ -59,9 +79,9 @@ struct ProcessJob {
   std::vector<pid_t> members() const {
     std::vector<pid_t> result;
     // The kernel reuses the leader's pid only after the session's last process has ended.
-    const auto info = process_info(leader);
+    const auto info = look_at_proc(process_info, leader);
     if (info && info->start_ticks != start_ticks) return result;
-    for (const ProcessInfo& process : list_processes())
+    for (const ProcessInfo& process : look_at_proc(list_processes))
       if (owns(process)) result.push_back(process.pid);
     return result;
   }
@@ -74,7 +94,7 @@ struct ProcessJob {
   /// Signals every living process of the job.
   void signal_members(int signal_number) const {
     for (pid_t pid : members()) {
-      const auto info = process_info(pid);
+      const auto info = look_at_proc(process_info, pid);
       if (pid > 1 && info && owns(*info)) ::kill(pid, signal_number);
     }
   }
@@ -126,7 +146,7 @@ std::string describe_exit(int status) {
 [[noreturn]] void fail_to_kill(const ProcessJob& job) {
   std::string processes;
   for (const pid_t pid : job.members())
-    if (const auto info = process_info(pid))
+    if (const auto info = look_at_proc(process_info, pid))
       processes +=
           (processes.empty() ? "" : ", ") + std::to_string(pid) + " in state " + info->state;
   throw Error(ErrorKind::kRemote, "job " + job.id().str() +
@@ -143,8 +163,12 @@ class ProcessScheduler final : public Scheduler {
     if (stop.stop_requested())
       throw Error(ErrorKind::kCancelled, "stopped before " + request.name + " was submitted");
     const fs::path folder = request.folder.str();
-    std::error_code ignored;
-    if (request.script.empty() || request.folder.empty() || !fs::is_directory(folder, ignored))
+    std::error_code error;
+    const fs::file_status status = fs::status(folder, error);
+    // A disk or a network file system that fails for now rejects nothing.
+    if (error && status.type() != fs::file_type::not_found)
+      throw system_error("stat " + folder.string(), error.value());
+    if (request.script.empty() || request.folder.empty() || !fs::is_directory(status))
       throw Error(ErrorKind::kConfig, "cannot start " + request.name +
                                           ": it needs a script and the existing folder '" +
                                           folder.string() + "'");
@@ -153,7 +177,7 @@ class ProcessScheduler final : public Scheduler {
     const pid_t pid =
         start_detached({.argv = {"sh", script.string()}, .cwd = folder}, folder / kJobOutput);
     // Only reap() waits for the child: its /proc entry exists even if the child has ended.
-    const auto info = process_info(pid);
+    const auto info = look_at_proc(process_info, pid);
     if (!info)
       throw Error(ErrorKind::kRemote, "process " + std::to_string(pid) + " of " + request.name +
                                           " is not in /proc after its start");
@@ -206,7 +230,12 @@ class ProcessScheduler final : public Scheduler {
       return {.state = JobState::kRunning, .native = "running without its script"};
     const std::lock_guard lock(mutex_);
     const auto ended = endings_.find(id);
-    return {.state = JobState::kEnded, .native = ended == endings_.end() ? "gone" : ended->second};
+    if (ended != endings_.end()) return {.state = JobState::kEnded, .native = ended->second};
+    if (job->is_of_an_earlier_boot())
+      return {.state = JobState::kEnded,
+              .cause = EndCause::kInfrastructure,
+              .native = "gone: this machine has restarted"};
+    return {.state = JobState::kEnded, .native = "gone"};
   }
 
   // Reaps this coordinator's children that have ended; init reaps the jobs of an earlier

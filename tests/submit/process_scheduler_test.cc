@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -90,6 +91,14 @@ TEST_F(ProcessScheduler, RejectsAFolderThatDoesNotExist) {
   }
 }
 
+// The file system may answer the next submission.
+TEST_F(ProcessScheduler, AFolderThatCannotBeLookedAtRejectsNoJob) {
+  fs::create_symlink("loop", folder_ / "loop");
+  JobRequest wanted = request("true");
+  wanted.folder = RemotePath((folder_ / "loop").string());
+  EXPECT_EQ(test::kind_of([&] { scheduler_->submit(wanted, {}); }), ErrorKind::kIo);
+}
+
 TEST_F(ProcessScheduler, FindsTheOwnerOfACompleteClaimOnly) {
   EXPECT_TRUE(found().empty());
   fs::create_directory(folder_ / "claim");
@@ -108,6 +117,28 @@ TEST_F(ProcessScheduler, AnOwnerThatCannotBeReadIsNotAbsent) {
   fs::create_directory(folder_ / "claim");
   fs::create_symlink("elsewhere", folder_ / "claim/owner");
   EXPECT_EQ(test::kind_of([&] { found(); }), ErrorKind::kRemote);
+}
+
+TEST_F(ProcessScheduler, WithoutAFreeFileDescriptorAJobHasNotEnded) {
+  const JobId id = start("sleep 60");
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto thrown = test::thrown_by([&] { status(id); });
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(thrown.kind, ErrorKind::kRemote) << thrown.message;
+  EXPECT_EQ(status(id).state, JobState::kRunning);
+}
+
+// The job began later after its boot than the present moment is after this one.
+TEST_F(ProcessScheduler, ARestartOfTheMachineIsAnInfrastructureFailure) {
+  const JobStatus lost = status(JobId("2147483000.999999999999"));
+  EXPECT_EQ(lost.state, JobState::kEnded);
+  EXPECT_EQ(lost.cause, EndCause::kInfrastructure);
+  const JobStatus ended = status(JobId("2147483000.1"));
+  EXPECT_EQ(ended.state, JobState::kEnded);
+  EXPECT_EQ(ended.cause, EndCause::kOrdinary);
 }
 
 TEST_F(ProcessScheduler, AReusedPidIsNotTheJob) {
