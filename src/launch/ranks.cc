@@ -21,6 +21,8 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "rank_process.h"
 #include "xffl/base/error.h"
@@ -116,17 +118,23 @@ class Sink {
   bool full() const { return queue_.size() - written_ >= kMaxQueueBytes; }
 
   void add(std::string_view text) {
-    if (!broken_) queue_.append(text);
+    if (problem_ == EPIPE) return;
+    if (problem_ != 0)
+      queue_.append("\nxffl: output is missing above: " +
+                    std::generic_category().message(std::exchange(problem_, 0)) + "\n");
+    queue_.append(text);
   }
 
   // Writes one piece. The loop calls write_some() when poll() reports the descriptor writable.
-  // After the reader has closed the output, write_some() discards all text.
+  // After a failure, as of a full disk, write_some() discards the queue; after the reader has
+  // closed the output, add() discards all text.
   void write_some() {
     const size_t wanted = std::min(queue_.size() - written_, piece_bytes_);
     const ssize_t n = ::write(fd_, queue_.data() + written_, wanted);
     if (n > 0) written_ += static_cast<size_t>(n);
-    broken_ = n < 0 && errno != EINTR && errno != EAGAIN;
-    if (broken_ || written_ == queue_.size()) {
+    const bool failed = n < 0 && errno != EINTR && errno != EAGAIN;
+    if (failed) problem_ = errno;
+    if (failed || written_ == queue_.size()) {
       queue_.clear();
       written_ = 0;
     } else if (written_ >= kMaxQueueBytes / 2) {
@@ -140,7 +148,7 @@ class Sink {
 
   int fd_;
   size_t piece_bytes_;
-  bool broken_ = false;
+  int problem_ = 0;  // errno of the last write, when it has failed
   std::string queue_;
   size_t written_ = 0;  // bytes of queue_
 };
@@ -266,6 +274,17 @@ class ScopedDisposition {
   struct sigaction before_ {};
 };
 
+// None when the table cannot be read, as without a free file descriptor: each group may be alive.
+// Without /proc, the table is empty.
+std::optional<std::vector<ProcessInfo>> try_list_processes() {
+  try {
+    return list_processes();
+  } catch (const Error& error) {
+    if (error.error_number() == ENOENT) return std::vector<ProcessInfo>();
+    return std::nullopt;
+  }
+}
+
 struct Rank {
   enum class State { kRunning, kExited, kGone };  // kExited: a zombie, whose group may have members
   RankProcess process;
@@ -379,13 +398,14 @@ class Launch {
           return rank.state == Rank::State::kExited || rank.kill_at;
         }))
       return;
-    const std::vector<ProcessInfo> processes = list_processes();
+    const std::optional<std::vector<ProcessInfo>> processes = try_list_processes();
     const auto now = steady_clock::now();
     for (size_t i = 0; i < ranks_.size(); ++i) {
       Rank& rank = ranks_[i];
       const bool late = rank.kill_at && now >= *rank.kill_at;
       const bool group_alive =
-          std::any_of(processes.begin(), processes.end(), [&](const ProcessInfo& process) {
+          !processes ||
+          std::any_of(processes->begin(), processes->end(), [&](const ProcessInfo& process) {
             return process.alive() && process.group == rank.process.pid;
           });
       if (rank.state == Rank::State::kRunning && late) ::kill(-rank.process.pid, SIGKILL);

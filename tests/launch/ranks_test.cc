@@ -184,6 +184,23 @@ TEST(RunRanks, EndsTheRestOfAProcessGroupWithSigterm) {
   EXPECT_EQ(result.out, "[0] saved\n");
 }
 
+// Without a free file descriptor the launcher does not see the process that the rank leaves behind.
+TEST(RunRanks, EndsTheRestOfAProcessGroupUnseenWithSigterm) {
+  if (run_process({.argv = {"sh", "-c", "command -v prlimit"}}).exit_code != 0)
+    GTEST_SKIP() << "this machine lacks prlimit";
+  test::TempDir dir;
+  ProcessSpec spec =
+      launcher(1,
+               "(trap 'prlimit --pid '$PPID' --nofile=1024:; echo saved; exit' TERM; touch ready\n"
+               " while :; do sleep 0.05; done) &\n"
+               "until [ -e ready ]; do sleep 0.02; done; prlimit --pid $PPID --nofile=4:",
+               120'000);
+  spec.cwd = dir.path();
+  const ProcessResult result = run_process(spec);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "[0] saved\n") << result.err;
+}
+
 TEST(RunRanks, ReturnsWhileADaemonKeepsTheOutputOpen) {
   const ProcessResult result =
       run_process(launcher(1, "setsid sh -c 'echo $$; exec sleep 300' & sleep 0.2; echo end", 200));
@@ -269,6 +286,24 @@ TEST(RunRanks, KeepsItsOutputWhileADescriptorIsFull) {
     spec.argv.insert(spec.argv.begin(), {faults, calls, "write", number, "EAGAIN"});
     EXPECT_EQ(run_process(spec).out, "[0] whole\n") << number;
   }
+}
+
+// The rank prints its second line after the launcher has failed to write the first one: the
+// launcher writes to its standard output before its standard error.
+TEST(RunRanks, ContinuesItsOutputAfterAFullDisk) {
+  const test::TempDir dir;
+  const std::string faults = XFFL_BINARY_DIR "/bin/xffl-call-faults", calls = dir / "calls";
+  if (!std::filesystem::exists(faults) ||
+      run_process({.argv = {faults, calls, "write", "0", "kill", "true"}}).exit_code != 0)
+    GTEST_SKIP() << "this machine does not run xffl-call-faults";
+  ProcessSpec spec = launcher(
+      1, "echo one; until [ -s errors ]; do sleep 0.02; echo mark >&2; done; echo two; echo three");
+  // The first write is one to the guardian.
+  spec.argv.insert(spec.argv.begin(), {"sh", "-c", "exec \"$@\" 2>errors", "sh", faults, calls,
+                                       "write", "2", "ENOSPC"});
+  spec.cwd = dir.path();
+  EXPECT_EQ(run_process(spec).out,
+            "\nxffl: output is missing above: No space left on device\n[0] two\n[0] three\n");
 }
 
 TEST(RunRanks, WithoutPrefixRanksInheritTheOutput) {
