@@ -1,6 +1,7 @@
 #include "hooks.h"
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <utility>
 #include <variant>
@@ -57,14 +58,20 @@ std::string text_of(const history::RecordedEvent& recorded) {
   return log::printable(std::visit(text, recorded.event), kMaxText);
 }
 
-int64_t read_done(const fs::path& path, const fs::path& journal) {
-  if (fs::exists(path)) {
-    const Json json = parse_json(read_file(path, kMaxDoneBytes), path.string());
-    return JsonObject(json, path.string()).integer("seq", 0);
-  }
+// Empty without the file.
+std::optional<int64_t> read_done(const fs::path& path) {
+  if (!fs::exists(path)) return std::nullopt;
+  const Json json = parse_json(read_file(path, kMaxDoneBytes), path.string());
+  return JsonObject(json, path.string()).integer("seq", 0);
+}
+
+// The event to follow from. A journal that has lost its last events (`--accept-loss`) gives their
+// numbers to other events.
+int64_t first_seq(const fs::path& done_file, const fs::path& journal) {
   const auto newest =
       history::read_newest_events(journal, [](const history::StoredEvent&) { return false; });
-  return newest.empty() ? 0 : newest.back().seq;
+  const int64_t seq = newest.empty() ? 0 : newest.back().seq;
+  return std::min(seq, read_done(done_file).value_or(seq));
 }
 
 }  // namespace
@@ -93,8 +100,8 @@ Hooks::Hooks(config::Hooks settings, const history::RunFolder& folder, std::stri
       journal_(folder.journal()),
       done_file_(folder.path() / "hooks.done"),
       epoch_(epoch),
-      follower_(journal_, read_done(done_file_, journal_)) {
-  if (!fs::exists(done_file_)) keep(follower_.seq());
+      follower_(journal_, first_seq(done_file_, journal_)) {
+  if (read_done(done_file_) != follower_.seq()) keep(follower_.seq());
 }
 
 void Hooks::run(bool certain, const std::stop_token& end, const std::stop_token& abort) {

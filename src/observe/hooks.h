@@ -29,8 +29,9 @@ inline constexpr size_t kMaxWaitingEvents = 1000;
 
 class Hooks {
  public:
-  /// Without hooks.done, begins after the journal's newest event, and writes the file. `epoch`: of
-  /// the coordinator in the journal. Throws kIo.
+  /// Without hooks.done, or with one of a later event (the journal has lost its end), begins after
+  /// the journal's newest event, and writes the file. `epoch`: of the coordinator in the journal.
+  /// Throws kIo.
   Hooks(config::Hooks settings, const history::RunFolder& folder, std::string project,
         std::filesystem::path project_folder, int64_t epoch);
 

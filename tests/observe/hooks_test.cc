@@ -112,6 +112,17 @@ TEST_F(HooksTest, StartOncePerEventAlsoAcrossCoordinators) {
   EXPECT_THAT(texts(), ElementsAre("alba is paused: 1", "alba is paused: 2"));
 }
 
+// `xffl journal repair --accept-loss` has removed the events 3 to 57.
+TEST_F(HooksTest, StartForEventsWithTheNumbersOfLostOnes) {
+  for (const char* reason : {"1", "2"}) pause(reason);
+  write_file_atomic(run_.path() / "hooks.done", R"({"schema": 1, "seq": 57})");
+  keeper();  // a coordinator without an event
+  pause("3");
+  Hooks next = keeper();
+  run(next);
+  EXPECT_THAT(texts(), ElementsAre("alba is paused: 3"));
+}
+
 // The coordinator was frozen while its first hook ran.
 TEST_F(HooksTest, OfACoordinatorThatHasLostItsRunDoNotStart) {
   Hooks late = hooks({"sh", "-c", "cat >> got; touch first; until [ -e go ]; do sleep 0.02; done"});
