@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <future>
+#include <mutex>
 #include <span>
 #include <system_error>
 
@@ -15,6 +15,7 @@
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/sha256.h"
+#include "xffl/base/threads.h"
 #include "xffl/checkpoint/safetensors.h"
 
 namespace xffl::train {
@@ -85,6 +86,11 @@ void copy_overlap(const StoredPart& stored, int64_t stored_begin, const shard::R
   if (!out.remainders.empty()) state.remainder_S = out.remainders.at(unit);
   shard::set_masters(state, {begin - held.begin, end - begin},
                      stored.elements(begin - stored_begin, end - begin));
+}
+
+// Any other error says nothing about the file: the file system may answer again.
+bool is_absent(const std::error_code& error) {
+  return error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
 }
 
 void put_in_place(const CheckpointFolder& folder, const std::function<bool()>& may_stay) {
@@ -171,22 +177,22 @@ std::string damaged_file(const fs::path& folder, const Json& files) {
   std::vector<std::pair<std::string, std::string>> hashes;
   for (const auto& [name, file] : files.items()) {
     std::error_code error;
-    if (fs::file_size(folder / name, error) != file.at("size").get<uint64_t>() || error)
-      return name;
+    const uint64_t size = fs::file_size(folder / name, error);
+    if (error && !is_absent(error))
+      throw Error(ErrorKind::kIo,
+                  "cannot examine " + (folder / name).string() + ": " + error.message());
+    if (error || size != file.at("size").get<uint64_t>()) return name;
     hashes.emplace_back(name, file.at("sha256").get<std::string>());
   }
-  for (size_t first = 0; first < hashes.size(); first += kHashThreads) {
-    std::vector<std::pair<std::string, std::future<bool>>> same;
-    for (size_t i = first; i < std::min(hashes.size(), first + kHashThreads); ++i) {
-      const auto& [name, hash] = hashes[i];
-      same.emplace_back(name, std::async(std::launch::async, [path = folder / name, hash = hash] {
-                          return sha256_file(path) == hash;
-                        }));
-    }
-    for (auto& [name, is_same] : same)
-      if (!is_same.get()) return name;
-  }
-  return "";
+  std::mutex mutex;
+  std::string damaged;
+  parallel_for(hashes.size(), kHashThreads, [&](size_t i) {
+    const auto& [name, hash] = hashes[i];
+    if (sha256_file(folder / name) == hash) return;
+    const std::lock_guard lock(mutex);
+    if (damaged.empty()) damaged = name;
+  });
+  return damaged;
 }
 
 void write_checkpoint(comm::Group& group, at::Device device, const CheckpointFolder& folder,
@@ -214,11 +220,11 @@ void write_checkpoint(comm::Group& group, at::Device device, const CheckpointFol
 std::vector<fs::path> entries_in(const fs::path& folder) {
   std::vector<fs::path> entries;
   std::error_code error;
-  // increment(error) does not throw, but a range-based loop would.
   for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
        entry.increment(error))
     entries.push_back(entry->path());
-  return entries;
+  if (!error || is_absent(error)) return entries;
+  throw Error(ErrorKind::kIo, "cannot list " + folder.string() + ": " + error.message());
 }
 
 Json read_checkpoint_json(const fs::path& folder) {

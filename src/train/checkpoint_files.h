@@ -77,7 +77,7 @@ void write_checkpoint(comm::Group& group, at::Device device, const CheckpointFol
                       const std::function<Json()>& document,
                       const std::function<bool()>& may_stay = {});
 
-/// Returns a folder's entries, as far as the folder can be read. Does not throw.
+/// Returns a folder's entries; none if there is no folder. Throws kIo if the folder cannot be read.
 std::vector<std::filesystem::path> entries_in(const std::filesystem::path& folder);
 
 /// Reads a checkpoint's state.json. Throws kNotFound, kIo, kCorrupt, kUnsupported (another

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <system_error>
+#include <thread>
 
 #include "checkpoint_json.h"
 #include "rank_sync.h"
@@ -23,9 +26,17 @@ namespace xffl::train {
 namespace {
 
 namespace fs = std::filesystem;
+using namespace std::chrono_literals;
 
 constexpr const char* kPrefix = "step-";
 constexpr const char* kBestPrefix = "best-";
+constexpr const char* kTemporary = ".tmp";
+
+// The pauses between the tries to read a checkpoint.
+constexpr std::chrono::milliseconds kRetryPauses[] = {250ms, 500ms, 1000ms};
+
+// No attempt writes to a temporary folder so seldom.
+constexpr std::chrono::hours kAbandonedAfter{1};
 
 // Identifies a job by the settings that determine the weights. Sharding and similar settings may
 // change between two attempts.
@@ -53,6 +64,18 @@ std::string fingerprint(job::JobSpec spec) {
   return job::format_job_spec(spec);
 }
 
+// A fingerprint with the names of the data files only: the key compute_mounts may change between
+// two attempts.
+Json without_folders(const std::string& fingerprint) {
+  Json json = parse_json(fingerprint, "the checkpoint's job");
+  const auto shorten = [](Json& path) {
+    path = fs::path(path.get<std::string>()).filename().string();
+  };
+  for (Json& path : json.at("train_paths")) shorten(path);
+  for (Json& set : json.at("validation")) shorten(set.at("path"));
+  return json;
+}
+
 // Returns the step in a folder's name, or -1.
 int64_t step_of(const fs::path& folder, const char* prefix) {
   const std::string name = folder.filename().string();
@@ -63,7 +86,21 @@ int64_t step_of(const fs::path& folder, const char* prefix) {
   return std::stoll(digits);
 }
 
-// Steps of the folders, newest first.
+// Calls `read` again if it throws kIo: a fault of a shared file system often lasts a moment.
+template <class Read>
+auto with_retries(const Read& read) {
+  for (const auto pause : kRetryPauses) {
+    try {
+      return read();
+    } catch (const std::exception& error) {
+      if (translated(error).kind() != ErrorKind::kIo) throw;
+    }
+    std::this_thread::sleep_for(pause);
+  }
+  return read();
+}
+
+// Steps of the folders, newest first. Throws kIo.
 std::vector<int64_t> steps_in(const fs::path& folder, const char* prefix = kPrefix) {
   std::vector<int64_t> steps;
   for (const fs::path& entry : entries_in(folder))
@@ -73,23 +110,41 @@ std::vector<int64_t> steps_in(const fs::path& folder, const char* prefix = kPref
 }
 
 // Returns the reason why a folder is unusable; empty for a usable folder. `check` finds a reason in
-// the folder's state.json.
+// the folder's state.json. After further tries a bad sector is damage. Throws kIo if the file
+// system does not answer otherwise.
 std::string problem_of(const fs::path& folder,
                        const std::function<std::string(const Json& state)>& check) {
-  try {
+  const auto find_problem = [&]() -> std::string {
     const Json state = read_checkpoint_json(folder);
     if (const std::string problem = check(state); !problem.empty()) return problem;
     const std::string damaged = damaged_file(folder, state.at("files"));
     return damaged.empty() ? "" : damaged + " is damaged";
-  } catch (const std::exception& error) {  // also from the file system and JSON
+  };
+  try {
+    return with_retries(find_problem);
+  } catch (const std::exception& caught) {  // also from the file system and JSON
+    const Error error = translated(caught);
+    const bool is_damage = dynamic_cast<const UnreadableFile*>(&caught) != nullptr;
+    if (error.kind() == ErrorKind::kIo && !is_damage) throw error;
     return error.what();
   }
 }
 
-// Returns the reason why a checkpoint is unusable.
+// Returns the reason of problem_of(), also for a folder that cannot be read.
+std::string problem_or_error(const std::function<std::string()>& find_problem) {
+  try {
+    return find_problem();
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+// Returns the reason why a checkpoint is unusable. Throws kIo as problem_of() does.
 std::string checkpoint_problem(const fs::path& folder, const job::JobSpec& spec) {
   return problem_of(folder, [&](const Json& state) -> std::string {
-    return state.at("job") != fingerprint(spec) ? "it belongs to another job" : "";
+    const bool is_same =
+        without_folders(state.at("job").get<std::string>()) == without_folders(fingerprint(spec));
+    return is_same ? "" : "it belongs to another job";
   });
 }
 
@@ -121,6 +176,25 @@ Json state_json(const TrainingState& state, const job::JobSpec& spec, int64_t st
   visit_fields(state, write);
   visit_optional_fields(state, write);
   return json;
+}
+
+// Whether nobody has written to a temporary folder for an hour. Throws kIo.
+bool is_abandoned(const fs::path& folder) {
+  std::vector<fs::path> paths = entries_in(folder);
+  paths.push_back(folder);
+  const auto oldest = fs::file_time_type::clock::now() - kAbandonedAfter;
+  return std::all_of(paths.begin(), paths.end(), [&](const fs::path& path) {
+    std::error_code error;
+    return fs::last_write_time(path, error) < oldest && !error;
+  });
+}
+
+// Removes old files by `body`. The next checkpoint tries again after an error.
+void best_effort(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error&) {
+  }
 }
 
 // Identifies the trained parameters and their places in the buffers.
@@ -194,15 +268,18 @@ fs::path Checkpoints::own_optimizer_folder() const {
 
 // A suffix that names this attempt: another attempt may be writing its own temporary folder.
 std::string Checkpoints::temporary_suffix() const {
-  return ".a" + std::to_string(spec_.key.attempt) + ".tmp";
+  return ".a" + std::to_string(spec_.key.attempt) + kTemporary;
 }
 
-// Removes temporary folders of this attempt. They exist if the attempt was killed while writing and
-// requeued.
+// Removes temporary folders of attempts that were killed while writing: this attempt's, which was
+// requeued, and abandoned ones of other attempts.
 void Checkpoints::remove_incomplete() const {
   std::error_code none;
-  for (const fs::path& entry : entries_in(spec_.state_path))
-    if (entry.string().ends_with(temporary_suffix())) fs::remove_all(entry, none);
+  for (const fs::path& entry : entries_in(spec_.state_path)) {
+    const std::string name = entry.filename().string();
+    if (name.ends_with(temporary_suffix()) || (name.ends_with(kTemporary) && is_abandoned(entry)))
+      fs::remove_all(entry, none);
+  }
 }
 
 // Unusable checkpoints of other jobs may have more steps than `newest`, the one that was just
@@ -234,22 +311,24 @@ void Checkpoints::write(const fs::path& target, const std::string& suffix,
 
 void Checkpoints::save(const TrainingState& state) {
   const fs::path target = folder(kPrefix, state.report.steps);
-  if (group_.rank() == 0) remove_incomplete();
+  if (group_.rank() == 0) best_effort([&] { remove_incomplete(); });
   write(
       target, temporary_suffix(), buffers(),
       [&] { return state_json(state, spec_, trainer_.exchange().steps_since()); },
       // A usable checkpoint of the same steps holds the same bits.
-      [&] { return checkpoint_problem(target, spec_).empty(); });
+      [&] { return problem_or_error([&] { return checkpoint_problem(target, spec_); }).empty(); });
   if (group_.rank() != 0) return;
-  remove_old(state.report.steps);
-  remove_old_best(state.best_steps);
+  best_effort([&] {
+    remove_old(state.report.steps);
+    remove_old_best(state.best_steps);
+  });
 }
 
 void Checkpoints::save_best(const TrainingState& state) {
-  if (group_.rank() == 0) remove_incomplete();
+  if (group_.rank() == 0) best_effort([&] { remove_incomplete(); });
   write(folder(kBestPrefix, state.report.steps), temporary_suffix(), best_buffers(),
         [&] { return state_json(state, spec_, trainer_.exchange().steps_since()); });
-  if (group_.rank() == 0) remove_old_best(state.report.steps);
+  if (group_.rank() == 0) best_effort([&] { remove_old_best(state.report.steps); });
 }
 
 // Keeps the best snapshots that the current state and the kept checkpoints refer to.
@@ -271,18 +350,32 @@ void Checkpoints::remove_old_best(int64_t best_steps) const {
 
 void Checkpoints::clear() const {
   std::error_code none;
+  // The coordinator has abandoned a fenced attempt: a later one may need the checkpoints.
+  const fs::path attempt = fs::path(spec_.report_path).parent_path().parent_path();
+  if (fs::exists(attempt / "claim" / "fenced", none)) return;
   fs::remove_all(spec_.state_path, none);
 }
 
-// Returns the steps of the newest usable checkpoint, or -1.
+// Returns the steps of the newest usable checkpoint, or -1. Throws kIo if no checkpoint is usable
+// and one cannot be read: a later attempt may read it, and a training from the start would replace
+// it.
 int64_t Checkpoints::newest() const {
-  for (const int64_t steps : steps_in(spec_.state_path)) {
+  std::optional<Error> unreadable;
+  for (const int64_t steps : with_retries([&] { return steps_in(spec_.state_path); })) {
     const fs::path path = folder(kPrefix, steps);
-    const std::string problem = checkpoint_problem(path, spec_);
+    std::string problem;
+    try {
+      problem = checkpoint_problem(path, spec_);
+    } catch (const Error& error) {
+      unreadable = error;
+      problem = error.what();
+    }
     if (problem.empty()) return steps;
     log::warning("checkpoint skipped", {{"path", path.string()}, {"problem", problem}});
   }
-  return -1;
+  if (!unreadable) return -1;
+  unreadable->add_context("no checkpoint can be read");
+  throw *unreadable;
 }
 
 // Reads `buffers` and the counts of the optimizer; returns the content of state.json.
@@ -310,7 +403,7 @@ void Checkpoints::read_state(const fs::path& source, const std::vector<UnitBuffe
 // Returns whether rank 0 finds `folder` usable; collective.
 bool Checkpoints::is_usable(const fs::path& folder, const char* warning, std::string& problem,
                             const std::function<std::string()>& find_problem) const {
-  on_first_rank(group_, device_, [&] { problem = find_problem(); });
+  on_first_rank(group_, device_, [&] { problem = problem_or_error(find_problem); });
   if (max_over_ranks(group_, device_, problem.empty() ? 0 : 1) == 0) return true;
   if (group_.rank() == 0) log::warning(warning, {{"path", folder.string()}, {"problem", problem}});
   return false;
@@ -396,7 +489,7 @@ void Checkpoints::save_optimizer() const {
                   {"round", spec_.key.round},
                   {"name", target.filename().string()}};
     });
-    if (group_.rank() == 0) remove_old_optimizers();
+    if (group_.rank() == 0) best_effort([&] { remove_old_optimizers(); });
   } catch (const std::exception& caught) {
     const Error error = translated(caught);
     if (error.kind() == ErrorKind::kCancelled) throw error;

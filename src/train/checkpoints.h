@@ -63,7 +63,8 @@ class Checkpoints {
 
   /// Loads the newest usable checkpoint of this part of this round, from any attempt; collective.
   /// Returns false if no checkpoint exists. Skips checkpoints of another job and damaged
-  /// checkpoints, and logs a warning.
+  /// checkpoints, and logs a warning. Throws kIo if the folder, or each of the other checkpoints,
+  /// cannot be read.
   bool load(TrainingState& state);
 
   /// Saves the current model as the best snapshot, which replaces the previous one; collective.

@@ -184,8 +184,9 @@ void prepare_input_models(const job::JobSpec& spec) try {
   if (!spec.adapter_path.empty())
     check_folder(spec.adapter_path, spec.adapter_sha256, "adapter", "adapter_sha256");
 } catch (const Error& error) {
-  if (error.kind() == ErrorKind::kRejected || error.kind() == ErrorKind::kCorrupt ||
-      error.kind() == ErrorKind::kNotFound)
+  const bool has_bad_sector = dynamic_cast<const UnreadableFile*>(&error) != nullptr;
+  if (has_bad_sector || error.kind() == ErrorKind::kRejected ||
+      error.kind() == ErrorKind::kCorrupt || error.kind() == ErrorKind::kNotFound)
     job::report_model_failure(spec.model_failure_path(), error.what());
   throw;
 }

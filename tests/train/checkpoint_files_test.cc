@@ -5,7 +5,9 @@
 #include <fstream>
 
 #include "checkpoint_json.h"
+#include "support/refused_threads.h"
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/file.h"
 #include "xffl/base/sha256.h"
 
@@ -32,6 +34,29 @@ TEST(DamagedFile, IsFoundAmongManyParts) {
     EXPECT_EQ(damaged_file(dir.path(), files), name) << "shorter";
     write_file_atomic(dir / name, good);
   }
+}
+
+// A node at its limit of processes.
+TEST(DamagedFile, IsFoundWithoutFurtherThreads) {
+  const test::TempDir dir;
+  Json files;
+  for (const char* name : {"one", "two"}) {
+    write_file_atomic(dir / name, name);
+    files[name] = {{"size", 3}, {"sha256", sha256_hex(name)}};
+  }
+  const test::RefusedThreads refused(0, 1000);
+  EXPECT_EQ(damaged_file(dir.path(), files), "");
+  write_file_atomic(dir / "two", "xxx");
+  EXPECT_EQ(damaged_file(dir.path(), files), "two");
+  EXPECT_TRUE(refused.any());
+}
+
+TEST(DamagedFile, IsAMissingFileAndNotOneThatCannotBeExamined) {
+  const test::TempDir dir;
+  const Json files = {{"part", {{"size", 1}, {"sha256", sha256_hex("x")}}}};
+  EXPECT_EQ(damaged_file(dir.path(), files), "part");
+  std::filesystem::create_symlink(dir / "part", dir / "part");  // ELOOP
+  EXPECT_EQ(test::kind_of([&] { damaged_file(dir.path(), files); }), ErrorKind::kIo);
 }
 
 TEST(CheckpointFiles, TheStateOfThousandsOfRanksIsRead) {

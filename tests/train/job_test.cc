@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <torch/types.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <fstream>
@@ -28,6 +30,38 @@
 #include "xffl/tokens/token_shard.h"
 #include "xffl/train/check_job.h"
 #include "xffl/train/run_job.h"
+
+namespace {
+
+ino_t unreadable_file = 0;  // its next reads fail
+std::atomic<int> failing_reads = 0;
+int error_of_reads = 0;
+
+void fail_reads(const std::filesystem::path& path, int count, int error = ESTALE) {
+  struct stat info {};
+  ASSERT_EQ(::stat(path.c_str(), &info), 0) << path;
+  unreadable_file = info.st_ino;
+  failing_reads = count;
+  error_of_reads = error;
+}
+
+bool fails(int fd) {
+  struct stat info {};
+  if (failing_reads <= 0 || ::fstat(fd, &info) != 0 || info.st_ino != unreadable_file) return false;
+  --failing_reads;
+  errno = error_of_reads;
+  return true;
+}
+
+}  // namespace
+
+extern "C" ssize_t read(int fd, void* to, size_t size) {
+  return fails(fd) ? -1 : ::syscall(SYS_read, fd, to, size);
+}
+
+extern "C" ssize_t pread(int fd, void* to, size_t size, off_t offset) {
+  return fails(fd) ? -1 : ::syscall(SYS_pread64, fd, to, size, offset);
+}
 
 namespace xffl::train {
 namespace {
@@ -378,6 +412,71 @@ TEST_F(WholeJob, ARequeuedJobKeepsTheMetricsBeforeItsCheckpoint) {
   EXPECT_EQ(steps, (std::vector<int64_t>{11, 12, 13, 14}));
 }
 
+// The file system answers again after the second try, or not at all.
+TEST_F(WholeJob, AnUnreadableCheckpointIsReadAgainAndNotReplaced) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  const job::JobSpec first = resumable_job("unread", {data}),
+                     second = resumable_job("unread", {data}, 2);
+  run(first, 1, finish_after(2, first));
+  const fs::path part = fs::path(second.state_path) / "step-00000002/part-0001-of-0001.safetensors";
+  fail_reads(part, 1000);
+  EXPECT_EQ(test::kind_of([&] { run(second); }), ErrorKind::kIo);
+  EXPECT_FALSE(fs::exists(second.metrics_path)) << "no step from the start";
+  fail_reads(part, 2);
+  EXPECT_EQ(run(second).losses.size(), 2u);
+  EXPECT_EQ(failing_reads.load(), 0);
+}
+
+TEST_F(WholeJob, ACheckpointWithABadSectorIsDamaged) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  const job::JobSpec first = resumable_job("sector", {data}),
+                     second = resumable_job("sector", {data}, 2);
+  run(first, 1, finish_after(2, first));
+  fail_reads(fs::path(second.state_path) / "step-00000002/part-0001-of-0001.safetensors", 1000,
+             EIO);
+  EXPECT_EQ(run(second).losses.size(), 4u);
+  failing_reads = 0;
+}
+
+// The coordinator sends a damaged model again, and leaves one alone that cannot be opened now.
+TEST_F(WholeJob, AModelWithABadSectorIsReported) {
+  const job::JobSpec spec = job("model", {write_tokens("t.tokens", 8, 2, 20)});
+  for (const int error : {ESTALE, EIO}) {
+    fail_reads(dir_ / "base/model.safetensors", 1000, error);
+    EXPECT_EQ(test::kind_of([&] { run(spec); }), ErrorKind::kIo);
+    EXPECT_EQ(fs::exists(spec.model_failure_path()), error == EIO);
+  }
+  failing_reads = 0;
+}
+
+TEST_F(WholeJob, ACheckpointOutlivesAnotherMountOfItsData) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  fs::create_directory_symlink(dir_.path(), dir_ / "mount");
+  const job::JobSpec first = resumable_job("mounted", {data}),
+                     second = resumable_job("mounted", {dir_ / "mount/t.tokens"}, 2);
+  run(first, 1, finish_after(2, first));
+  EXPECT_EQ(run(second).losses.size(), 2u);
+}
+
+TEST_F(WholeJob, AnAbandonedJobLeavesTheCheckpointsOfItsSuccessor) {
+  job::JobSpec spec = job("late", {write_tokens("t.tokens", 8, 2, 20)});
+  const fs::path attempt = dir_ / "late/a1";
+  spec.report_path = attempt / "out/report.json";
+  make_dirs(attempt / "out");
+  make_dirs(attempt / "claim/fenced");
+  const fs::path checkpoint = fs::path(spec.state_path) / "step-00000001";
+  make_dirs(checkpoint);
+  run(spec);
+  EXPECT_TRUE(fs::exists(checkpoint));
+}
+
+TEST_F(WholeJob, AStateFolderThatCannotBeListedIsNotEmpty) {
+  const job::JobSpec spec = job("unlisted", {write_tokens("t.tokens", 8, 2, 20)});
+  fs::create_symlink(spec.state_path, spec.state_path);  // ELOOP
+  EXPECT_EQ(test::kind_of([&] { run(spec); }), ErrorKind::kIo);
+  EXPECT_FALSE(fs::exists(spec.metrics_path)) << "no step from the start";
+}
+
 // A facility's budget counts the seconds of each attempt. The first attempt's steps took an hour.
 TEST_F(WholeJob, AResumedJobReportsItsOwnSeconds) {
   const std::string data = write_tokens("t.tokens", 8, 2, 20);
@@ -514,6 +613,23 @@ TEST_F(WholeJob, ARestoredSnapshotHasItsOwnAccuracy) {
     EXPECT_EQ(report.steps, keep_best ? 1 : 40);
     EXPECT_EQ(report.validation.at(0).accuracy_after, keep_best ? 1 : 0);
   }
+}
+
+// An earlier attempt may still be writing a new part into its folder.
+TEST_F(WholeJob, ACheckpointRemovesTemporaryFoldersThatNoAttemptWritesTo) {
+  job::JobSpec spec = resumable_job("abandoned", {write_tokens("t.tokens", 8, 2, 20)}, 2);
+  const fs::path abandoned = fs::path(spec.state_path) / "step-00000001.a1.tmp",
+                 in_use = fs::path(spec.state_path) / "step-00000003.a1.tmp";
+  const auto long_ago = fs::file_time_type::clock::now() - std::chrono::hours(2);
+  for (const fs::path& folder : {abandoned, in_use}) {
+    make_dirs(folder);
+    write_file_atomic(folder / "part", "x");
+    if (folder == abandoned) fs::last_write_time(folder / "part", long_ago);
+    fs::last_write_time(folder, long_ago);
+  }
+  run(spec, 1, finish_after(2, spec));
+  EXPECT_FALSE(fs::exists(abandoned));
+  EXPECT_TRUE(fs::exists(in_use));
 }
 
 // An earlier attempt may still be writing.
