@@ -44,6 +44,17 @@ constexpr const char* kRunIndex =
 
 constexpr int kBusyTimeoutMs = 10'000;  // only readers and their checkpoints can be in the way
 
+// SQLite's busy handler of a writer that must not give up. Its pauses become longer, because each
+// try is a request to the server of a network file system.
+int wait_for_lock(void* database, int earlier_calls) {
+  constexpr int kLongestPauseMs = 100, kCallsInTenSeconds = 150, kCallsInAnHour = 40'000;
+  if (earlier_calls % kCallsInAnHour == kCallsInTenSeconds)
+    log::warning("the journal's database is locked: the run waits",
+                 {{"journal", static_cast<const Database*>(database)->path().string()}});
+  ::sqlite3_sleep(std::min(earlier_calls + 1, kLongestPauseMs));
+  return 1;
+}
+
 struct Failure {
   int code;  // SQLite's primary result code
   ErrorKind kind;
@@ -184,6 +195,8 @@ void Database::open(const std::string& name, int flags) {
   sqlite3_db_config(handle_, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
   sqlite3_db_config(handle_, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr);
 }
+
+void Database::wait_for_locks() { sqlite3_busy_handler(handle_, wait_for_lock, this); }
 
 Database::~Database() { sqlite3_close_v2(handle_); }
 

@@ -58,21 +58,25 @@ std::string describe(const Holder& holder) {
          " since " + log::printable(holder.since, 64);
 }
 
-// None when the file is empty, damaged or torn: then only the flock counts.
+// None when the file is empty, damaged or torn: then only the flock counts. Throws kIo when the
+// file cannot be read: it may name the coordinator of another host, which the flock does not reach.
 std::optional<Holder> read_holder(const fs::path& path) {
   try {
     const Json json = parse_json(read_file(path, kMaxLockBytes), path.string());
     JsonObject object(json, path.string());
     return Holder{object.string("host"), object.integer("pid"), object.integer("start_ticks"),
                   object.string("since")};
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kIo) throw;
     return std::nullopt;
   }
 }
 
-std::string holder_text(const fs::path& path) {
+std::string holder_text(const fs::path& path) try {
   const std::optional<Holder> holder = read_holder(path);
   return holder ? describe(*holder) : "an unknown process";
+} catch (const Error&) {
+  return "an unknown process";
 }
 
 // False when another process holds the lock. Tries a few times, because lock_holder() may take a

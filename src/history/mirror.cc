@@ -273,8 +273,15 @@ void Mirror::open(Database& database) {
                     ", and its mirror " + path_.string() +
                     " has further lines: the database has lost events; `xffl journal repair` "
                     "brings back the events that are whole");
+  std::error_code unknown;
+  const bool is_there = fs::symlink_status(path_, unknown).type() != fs::file_type::not_found;
+  const bool is_unread = is_there && (!compared_.is_open() || compared_.bad());
   compared_.close();
   try {
+    if (is_unread) {
+      keep_aside();
+      return rewrite(database);
+    }
     if (differs_) return rewrite(database);
     renew();
     add_missing(database);
@@ -282,6 +289,14 @@ void Mirror::open(Database& database) {
     fd_ = UniqueFd();
     log::warning("the journal has no mirror", {{"problem", error.what()}});
   }
+}
+
+// The lines that were not read may be events that the database has lost.
+void Mirror::keep_aside() {
+  const fs::path aside = path_.string() + ".unread-" + std::to_string(::time(nullptr));
+  rename_durable(path_, aside);
+  log::warning("the journal's mirror could not be read: it is kept, and a new one is written",
+               {{"kept", aside.string()}});
 }
 
 void Mirror::write(int fd, const std::string& lines, const fs::path& path) {
@@ -357,10 +372,10 @@ bool Mirror::is_at_its_path() const {
 }
 
 void Mirror::append(Database& database, const StoredEvent& event, const std::string& chain) {
-  if (fd_ && !is_at_its_path()) fd_ = UniqueFd();
   const bool had_failed = !fd_;
+  if (fd_ && !is_at_its_path()) fd_ = UniqueFd();
   try {
-    if (had_failed) return add_missing(database);
+    if (!fd_) return add_missing(database);
     const std::string line = format_mirror_line(event, chain);
     write_all(fd_.get(), std::as_bytes(std::span(line)), path_);
     if (::fdatasync(fd_.get()) != 0) throw system_error("fsync " + path_.string(), errno);

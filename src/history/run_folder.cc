@@ -86,14 +86,18 @@ fs::path RunFolder::round(int round) const { return path_ / format_number("r%04d
 
 std::optional<RunName> latest_run(const fs::path& runs) {
   int newest = 0;
-  std::error_code none;
-  for (const auto& entry : fs::directory_iterator(runs, none)) {
-    const std::string name = entry.path().filename().string();
+  std::error_code problem;
+  for (fs::directory_iterator entry(runs, problem), end; !problem && entry != end;
+       entry.increment(problem)) {
+    const std::string name = entry->path().filename().string();
     if (name.size() < 4 || name.size() > 9 ||
         name.find_first_not_of("0123456789") != std::string::npos)
       continue;
     newest = std::max(newest, std::stoi(name));
   }
+  // A folder that cannot be listed may hold the run to continue.
+  if (problem && problem != std::errc::no_such_file_or_directory)
+    throw system_error("list " + runs.string(), problem.value());
   if (newest == 0) return std::nullopt;
   return RunName(format_number("%04d", newest));
 }

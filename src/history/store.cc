@@ -140,6 +140,7 @@ class SqliteJournal final : public Store {
     });
     require_writer();  // a coordinator that was frozen during the reading leaves the mirror alone
     mirror_->open(*database_);
+    database_->wait_for_locks();  // a slow or frozen reader ends no run
   }
 
   StoredEvent append(StoredEvent event, const Check& check) override {

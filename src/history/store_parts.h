@@ -68,6 +68,10 @@ class Database {
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
+  /// From now on a call waits for a locked database, and warns after 10 s. Before, it fails after
+  /// 10 s.
+  void wait_for_locks();
+
   void exec(const char* sql);
   int64_t integer(const char* sql);   // the first column of the first row
   std::string text(const char* sql);  // likewise
@@ -154,6 +158,7 @@ class Mirror {
   void add_missing(Database& database);
   void rewrite(Database& database);
   void renew();
+  void keep_aside();
   void write(int fd, const std::string& lines, const std::filesystem::path& path);
 
   const std::filesystem::path journal_, path_;

@@ -1,9 +1,13 @@
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 
+#include <cerrno>
 #include <string>
 #include <vector>
 
+#include "support/failing_call.h"
 #include "support/temp_dir.h"
+#include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/history/store.h"
 
@@ -44,6 +48,25 @@ TEST(NetworkFileSystem, IsThatOfTheDeepestMount) {
   EXPECT_EQ(kind("/last/x"), "nfs");
   EXPECT_EQ(kind("/elsewhere"), "");
   EXPECT_EQ(network_file_system("/home", dir.path() / "none"), "");
+}
+
+// The lock's text is the only sign of a coordinator on another host.
+TEST(NetworkFileSystem, ALockThatCannotBeReadIsNotTaken) {
+  test::TempDir dir;
+  const std::string text = R"({"host":"elsewhere","pid":1,"start_ticks":1,"since":""})";
+  write_file_atomic(dir / "journal.db.lock", text);
+  const int code = test::in_child([&] {
+    if (!test::fail_calls(SYS_read, EIO)) return 77;
+    try {
+      Store::open(dir / "journal.db");
+    } catch (const Error& error) {
+      return exit_code(error.kind());
+    }
+    return 0;
+  });
+  if (code == 77) GTEST_SKIP() << "this system allows no seccomp filter";
+  EXPECT_EQ(code, exit_code(ErrorKind::kIo));
+  EXPECT_EQ(read_file(dir / "journal.db.lock", 1000), text);
 }
 
 TEST(NetworkFileSystem, HasOneOfTheseKinds) {

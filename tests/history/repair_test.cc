@@ -305,6 +305,16 @@ TEST_F(Repair, AReplacedMirrorIsContinuedAtItsPath) {
   EXPECT_EQ(std::ranges::count(read_file(mirror_, 1 << 20), '\n'), 9);
 }
 
+TEST_F(Repair, AMirrorThatIsGoneAndCannotBeWrittenAgainIsReported) {
+  const auto journal = Store::open(path_);
+  fs::remove(mirror_);
+  fs::create_directory(mirror_);
+  testing::internal::CaptureStderr();
+  journal->append({.kind = "tick"});
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("the journal's mirror was not written"), std::string::npos) << log;
+}
+
 // A coordinator runs for weeks: a disk that was full for a moment does not end its mirror.
 TEST_F(Repair, TheMirrorIsCompletedWhenTheDiskHasSpaceAgain) {
   auto journal = Store::open(path_);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 
 namespace xffl::history {
 namespace {
@@ -15,6 +16,14 @@ TEST(RunFolder, CountsRunsAndIgnoresOtherFolders) {
     std::filesystem::create_directory(dir.path() / name);
   EXPECT_EQ(latest_run(dir.path())->str(), "0010");
   EXPECT_EQ(next_run(dir.path()).str(), "0011");
+}
+
+// A new run would train everything again.
+TEST(RunFolder, AFolderThatCannotBeListedIsNotWithoutRuns) {
+  test::TempDir dir;
+  std::filesystem::create_directory_symlink(dir / "loop", dir / "loop");
+  EXPECT_EQ(test::kind_of([&] { latest_run(dir / "loop"); }), ErrorKind::kIo);
+  EXPECT_EQ(test::kind_of([&] { next_run(dir / "loop"); }), ErrorKind::kIo);
 }
 
 TEST(RunFolder, LaysOutRounds) {

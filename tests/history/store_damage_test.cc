@@ -4,12 +4,15 @@
 #include <sqlite3.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <iterator>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "support/temp_dir.h"
 #include "support/thrown.h"
@@ -38,6 +41,106 @@ TEST(Journal, WaitsForAnotherWriterOfTheDatabase) {
   EXPECT_NO_THROW(journal->append({.kind = "run_started"}));
   holder.join();
   ::sqlite3_close(other);
+}
+
+// A network file system, as SQLite sees it: without shared memory, and thus without a write-ahead
+// log. SQLite's pauses take no time; `on_pause` gets their sum.
+class NetworkFiles {
+ public:
+  explicit NetworkFiles(std::function<void(std::chrono::microseconds)> on_pause) {
+    on_pause_ = std::move(on_pause);
+    paused_ = {};
+    usual_ = ::sqlite3_vfs_find(nullptr);
+    vfs_ = *usual_;
+    vfs_.zName = "network-files";
+    vfs_.xOpen = open;
+    vfs_.xSleep = sleep;
+    ::sqlite3_vfs_register(&vfs_, 1);
+  }
+  ~NetworkFiles() { ::sqlite3_vfs_unregister(&vfs_); }
+  NetworkFiles(const NetworkFiles&) = delete;
+  NetworkFiles& operator=(const NetworkFiles&) = delete;
+
+ private:
+  static int open(sqlite3_vfs*, const char* name, sqlite3_file* file, int flags, int* out_flags) {
+    const int code = usual_->xOpen(usual_, name, file, flags, out_flags);
+    if (code != SQLITE_OK || (flags & SQLITE_OPEN_MAIN_DB) == 0) return code;
+    methods_ = *file->pMethods;
+    methods_.iVersion = 1;
+    file->pMethods = &methods_;
+    return code;
+  }
+  static int sleep(sqlite3_vfs*, int microseconds) {
+    on_pause_(paused_ += std::chrono::microseconds(microseconds));
+    return microseconds;
+  }
+
+  static inline std::function<void(std::chrono::microseconds)> on_pause_;
+  static inline std::chrono::microseconds paused_{};
+  static inline sqlite3_vfs* usual_ = nullptr;
+  static inline sqlite3_vfs vfs_{};
+  static inline sqlite3_io_methods methods_{};
+};
+
+// The database of a journal on a network file system, with a program that has it locked and goes
+// on after an hour.
+class LockedJournal : public testing::Test {
+ protected:
+  ~LockedJournal() override { ::sqlite3_close(program_); }
+
+  void lock(const std::string& sql) {
+    ASSERT_EQ(::sqlite3_open(path_.c_str(), &program_), SQLITE_OK);
+    ASSERT_EQ(::sqlite3_exec(program_, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK);
+  }
+  void unlock_after_an_hour(std::chrono::microseconds paused) {
+    if (paused < std::chrono::hours(1) || waited_) return;
+    waited_ = true;
+    ::sqlite3_exec(program_, "ROLLBACK", nullptr, nullptr, nullptr);
+  }
+
+  const test::TempDir dir_;
+  const fs::path path_ = dir_ / "journal.db";
+  sqlite3* program_ = nullptr;
+  bool waited_ = false;
+  const NetworkFiles files_{
+      [this](std::chrono::microseconds paused) { unlock_after_an_hour(paused); }};
+};
+
+TEST_F(LockedJournal, AnEventWaitsForAReader) {
+  const auto journal = Store::open(path_);
+  lock("BEGIN; SELECT count(*) FROM events");
+  testing::internal::CaptureStderr();
+  EXPECT_NO_THROW(journal->append({.kind = "run_started"}));
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(waited_);
+  const size_t warning = log.find("the journal's database is locked");
+  EXPECT_NE(warning, std::string::npos) << log;
+  EXPECT_EQ(warning, log.rfind("the journal's database is locked")) << log;
+  EXPECT_EQ(read_events(path_).size(), 1u);
+}
+
+TEST_F(LockedJournal, IsNotOpened) {
+  Store::open(path_);
+  lock("BEGIN IMMEDIATE");
+  EXPECT_EQ(test::kind_of([&] { Store::open(path_); }), ErrorKind::kIo);
+  EXPECT_FALSE(waited_);
+}
+
+// Its lines may be events that the database has lost.
+TEST(MirrorFile, IsKeptWhenItCannotBeRead) {
+  const test::TempDir dir;
+  const fs::path path = dir / "journal.db", mirror = dir / "journal.jsonl";
+  Store::open(path)->append({.kind = "run_started"});
+  const std::string before = read_file(mirror, 1 << 20);
+  fs::remove(mirror);
+  fs::create_symlink(mirror, mirror);  // ELOOP
+  Store::open(path);
+  EXPECT_EQ(read_file(mirror, 1 << 20), before);
+  const auto is_kept = [](const fs::directory_entry& entry) {
+    return entry.path().filename().string().starts_with("journal.jsonl.unread-");
+  };
+  const fs::directory_iterator entries(dir.path());
+  EXPECT_EQ(std::count_if(begin(entries), end(entries), is_kept), 1);
 }
 
 // A disk that cannot read one page of a database: a VFS of SQLite, in use while the object lives.

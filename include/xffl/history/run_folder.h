@@ -62,9 +62,9 @@ class RunFolder {
   RunName run_;
 };
 
-/// The newest run under `runs`, if any.
+/// The newest run under `runs`, if any. Throws kIo when the folder cannot be listed.
 std::optional<RunName> latest_run(const std::filesystem::path& runs);
-/// The name after the newest run's; "0001" for the first run.
+/// The name after the newest run's; "0001" for the first run. Throws as latest_run().
 RunName next_run(const std::filesystem::path& runs);
 
 // --- Requests --------------------------------------------------------------------------------

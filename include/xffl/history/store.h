@@ -55,9 +55,10 @@ class Store {
 
   /// Checks an event, with its seq and time, before the write; throws to reject the event.
   using Check = std::function<void(const StoredEvent&)>;
-  /// Appends the event durably and assigns its seq and time_utc. Throws kIo (disk full, ...), kBusy
-  /// when another writer has taken the journal over, and any error of `check`. After an error the
-  /// journal lacks the event.
+  /// Appends the event durably and assigns its seq and time_utc. Waits, with a warning, as long as
+  /// another program keeps the database locked. Throws kIo (disk full, ...), kBusy when another
+  /// writer has taken the journal over, and any error of `check`. After an error the journal lacks
+  /// the event.
   virtual StoredEvent append(StoredEvent event, const Check& check = {}) = 0;
   /// Reads the events from the disk.
   virtual std::vector<StoredEvent> events(const Selection& selection = {}) const = 0;
