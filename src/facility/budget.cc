@@ -27,10 +27,10 @@ std::optional<std::string> compare(const std::string& key, const config::Budget&
 
 std::optional<std::string> over_budget(const config::Experiment& experiment,
                                        const config::Facility& facility,
-                                       const history::Spending& spending) {
+                                       const history::Spending& spending, double reserved) {
   if (spending.may_exceed(facility.name)) return std::nullopt;
   const submit::JobShape shape = facility.shape();
-  const double next = shape.node_hours(shape.walltime) * kHour;
+  const double next = shape.node_hours(shape.walltime) * kHour - reserved;
   if (auto reason = compare("facilities." + facility.name.str() + ".budget", facility.budget,
                             spending.node_seconds(facility.name), next))
     return reason;

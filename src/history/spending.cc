@@ -1,6 +1,7 @@
 #include "xffl/history/spending.h"
 
 #include <algorithm>
+#include <limits>
 #include <variant>
 
 #include "xffl/job/job_times.h"
@@ -22,6 +23,7 @@ double Spending::Job::bound() const {
 
 void Spending::add(const RecordedEvent& recorded) {
   if (!recorded.scope.facility) return;
+  now_ = parse_utc(recorded.time_utc);
   std::visit([&](const auto& event) { on(recorded.scope, event); }, recorded.event);
 }
 
@@ -45,6 +47,7 @@ void Spending::on(const EventScope& scope, const SubmitIntended& intended) {
   job.nodes = static_cast<double>(intended.nodes.value_or(0));
   job.reserved = job.nodes * static_cast<double>(intended.walltime_s.value_or(0));
   job.keep_seconds = static_cast<double>(intended.keep_s.value_or(0));
+  job.since = now_;
   facilities_[*scope.facility].jobs[{scope.round, scope.attempt}] = job;
 }
 
@@ -65,6 +68,7 @@ void Spending::on(const EventScope& scope, const Submitted& submitted) {
       job->used_before = *earlier.used;
       job->last_end = earlier.last_end;
       job->reserved = earlier.reserved;
+      job->since = earlier.since;
     } else {
       facility.closed += earlier.bound();
     }
@@ -109,18 +113,33 @@ Spending::Job* Spending::find(const EventScope& scope) {
   return found == jobs.end() ? nullptr : &found->second;
 }
 
+double Spending::reserved(const FacilityName& facility, int round, int attempt) const {
+  const auto found = facilities_.find(facility);
+  if (found == facilities_.end()) return 0;
+  const auto job = found->second.jobs.find({round, attempt});
+  return job == found->second.jobs.end() ? 0 : job->second.reserved;
+}
+
+double Spending::most_used(const Job& job) const {
+  if (!now_ || !job.since || job.nodes == 0) return std::numeric_limits<double>::infinity();
+  const std::chrono::duration<double> elapsed = *now_ - *job.since;
+  // The slack is more than the rounding of the facility's times to whole seconds.
+  return std::max(job.reserved, job.nodes * (elapsed.count() + kHeartbeatSeconds));
+}
+
 void Spending::end(const EventScope& scope, const std::optional<job::JobUsage>& usage,
                    std::optional<double> report_seconds, bool may_run) {
   Job* job = find(scope);
   if (job == nullptr) return;
   // A heartbeat is the last one only of a job that is known to have ended.
   const bool is_over = !may_run && !job->is_cancelling;
-  // The times are a facility's text. No start lasts longer than its reservation, and wrong times
-  // of one facility must not use up the budget of all.
+  // The times are a facility's text. No start lasts longer than its reservation, no sum of starts
+  // longer than the job, and wrong times of one facility must not use up the budget of all.
   const auto within_reservation = [&](double node_seconds) {
     return job->reserved > 0 ? std::min(node_seconds, job->reserved) : node_seconds;
   };
   double used = job->used_before;
+  double open = 0;  // of a last start that may go on
   if (usage && !usage->starts.empty()) {
     for (size_t i = 0; i < usage->starts.size(); ++i) {
       const job::JobStart& start = usage->starts[i];
@@ -132,7 +151,7 @@ void Spending::end(const EventScope& scope, const std::optional<job::JobUsage>& 
       const auto end = start.end ? job::WorkEnd{static_cast<double>(*start.end)}
                                  : job::end_of_work(start, is_last ? report_seconds : std::nullopt);
       if (!end || (end->is_bounded && is_last && !is_over)) {
-        used += job->reserved;
+        (is_last ? open : used) += job->reserved;
         continue;
       }
       const double slack = end->is_bounded ? kHeartbeatSeconds : 0;
@@ -140,6 +159,7 @@ void Spending::end(const EventScope& scope, const std::optional<job::JobUsage>& 
       job->last_end = end->seconds;
       job->is_offered = is_last && start.offered && !start.end;
     }
+    used = std::min(used, most_used(*job)) + open;
   } else if (!is_over || report_seconds || (!usage && !job->id.empty())) {
     used += job->reserved;  // the report's own figure lacks the start and the end of the job
   }

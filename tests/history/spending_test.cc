@@ -34,7 +34,7 @@ class SpendingTest : public testing::Test {
  protected:
   void add(const FacilityName& facility, int round, int attempt, const Event& event) {
     spending_.add({.seq = 1,
-                   .time_utc = {},
+                   .time_utc = time_utc_,
                    .scope = {.round = round, .facility = facility, .attempt = attempt},
                    .event = event});
   }
@@ -66,6 +66,7 @@ class SpendingTest : public testing::Test {
   double alba() const { return spending_.node_seconds(kAlba); }
 
   Spending spending_;
+  std::string time_utc_;  // of the next events
 };
 
 // A node's clock that steps from 1970, or a hostile text, would use up the budget of all
@@ -81,6 +82,30 @@ TEST_F(SpendingTest, AStartUsesNoMoreThanItsReservation) {
   wide.nodes = 1 << 20;
   accept(2, 1, times({wide}));
   EXPECT_EQ(alba(), 4000);
+}
+
+// A hostile facility's text has up to 1,000 starts, which would use up the budget of all.
+TEST_F(SpendingTest, TheStartsOfAJobUseNoMoreThanItsNodesSinceTheSubmission) {
+  const std::vector<job::JobStart> forged(1000, ended(0, 1000));
+  double expected = 0;
+  for (const int64_t walltime_s : {1000, 0}) {
+    const int round = walltime_s > 0 ? 1 : 2;
+    time_utc_ = "2026-03-01T12:00:00.000Z";
+    intend(round, 1, 0, kAlba, walltime_s);
+    submit(round, 1, "41");
+    time_utc_ = "2026-03-01T13:00:00.000Z";
+    accept(round, 1, times(forged));
+    expected += 2 * (3600 + 15);
+    EXPECT_EQ(alba(), expected) << walltime_s;
+  }
+  time_utc_ = "2026-03-01T12:00:00.000Z";
+  intend(3);
+  submit(3, 1, "43");
+  time_utc_ = "2026-03-01T12:05:00.000Z";
+  std::vector<job::JobStart> starts = forged;
+  starts.push_back(start_at(1000));  // its end is not known
+  fail(3, 1, times(starts));
+  EXPECT_EQ(alba(), expected + 2000 + 2000);
 }
 
 TEST_F(SpendingTest, CountsTheWholeWalltimeFromTheIntentToTheEnd) {

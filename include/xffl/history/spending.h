@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "xffl/base/clock.h"
 #include "xffl/base/names.h"
 #include "xffl/history/events.h"
 
@@ -15,7 +16,10 @@ namespace xffl::history {
 ///
 ///   - from the intended submission on: nodes * walltime, also while a cancellation is unconfirmed;
 ///   - after the attempt: the sum over its starts as in the ledger (xffl/usage/ledger.h), of a
-///     killed start 15 s more, and of an allocation on offer the time of the offer;
+///     killed start 15 s more, and of an allocation on offer the time of the offer; all starts
+///     together at most nodes * the time since the submission, by this machine's clock and 15 s
+///     more, or nodes * walltime if that is more; for a last start that may go on, nodes * walltime
+///     are added;
 ///   - without times of the job, or when the attempt ended before its job did: nodes * walltime; 0
 ///     when the job did not start.
 ///
@@ -33,16 +37,20 @@ class Spending {
   /// A user resumed the facility after such a pause: its next submission may exceed the budget.
   bool may_exceed(const FacilityName& facility) const { return granted_.contains(facility); }
 
+  /// The node-seconds that the attempt's intended submission has reserved; 0: none.
+  double reserved(const FacilityName& facility, int round, int attempt) const;
+
  private:
   // The job of an attempt; a kept allocation passes from one attempt to the next.
   struct Job {
     JobId id;  // empty: no answer to the submission
     double nodes = 0;
-    double reserved = 0;         // node-seconds of the whole job
-    double keep_seconds = 0;     // of the offer after the report
-    double used_before = 0;      // by earlier attempts of the allocation
-    double last_end = 0;         // of the work before this attempt, by the facility's clock
-    std::optional<double> used;  // the attempt has ended
+    double reserved = 0;      // node-seconds of the whole job
+    double keep_seconds = 0;  // of the offer after the report
+    double used_before = 0;   // by earlier attempts of the allocation
+    double last_end = 0;      // of the work before this attempt, by the facility's clock
+    std::optional<Clock::UtcTime> since;  // the intended submission, by this machine's clock
+    std::optional<double> used;           // the attempt has ended
     bool is_cancelling = false;
     bool is_offered = false;
 
@@ -69,9 +77,12 @@ class Spending {
   void end(const EventScope& scope, const std::optional<job::JobUsage>& usage,
            std::optional<double> report_seconds, bool may_run);
   void close(const EventScope& scope);
+  /// The node-seconds that the job's starts can have used until the present event.
+  double most_used(const Job& job) const;
 
   std::map<FacilityName, Facility> facilities_;
   std::set<FacilityName> paused_, granted_;
+  std::optional<Clock::UtcTime> now_;  // of the present event; none: not on record
 };
 
 }  // namespace xffl::history
