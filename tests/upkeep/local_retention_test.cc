@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -57,6 +59,15 @@ class LocalFiles : public testing::Test {
   std::vector<int> updates(const char* name = "brno") const {
     return rounds_with(
         [&](int round) { return folder_.facility(round, FacilityName(name)) / "update"; });
+  }
+
+  static void without_file_descriptors(const std::function<void()>& body) {
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+    const rlimit none{0, before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+    body();
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   }
 
   LocalRetention retention() {
@@ -125,6 +136,34 @@ TEST_F(LocalFiles, NoBlockHashesStayWithoutTheirFolder) {
       ++with_folder;
     }
   EXPECT_EQ(with_folder, 3 + 3 + 2 * 2) << "models, masters, updates";
+}
+
+TEST_F(LocalFiles, ALackOfFileDescriptorsDelaysRemovals) {
+  policy_.keep_models = 2;
+  publish(6);
+  LocalRetention retention = this->retention();
+  without_file_descriptors(
+      [&] { EXPECT_EQ(test::kind_of([&] { retention.after(6); }), ErrorKind::kIo); });
+  EXPECT_THAT(models(), ElementsAre(0, 1, 2, 3, 4, 5, 6));
+  retention.after(6);  // as at the end of the run
+  EXPECT_THAT(models(), ElementsAre(0, 5, 6));
+  publish(7);
+  retention.after(7);
+  EXPECT_THAT(models(), ElementsAre(0, 6, 7));
+  EXPECT_THAT(masters(), ElementsAre(5, 6, 7));
+}
+
+TEST_F(LocalFiles, UpdatesInAFolderThatCannotBeReadAreRemovedLater) {
+  policy_.keep_rounds = 7;  // no other file is removed
+  policy_.keep_updates = 2;
+  publish(6);
+  LocalRetention retention = this->retention();
+  without_file_descriptors(
+      [&] { EXPECT_EQ(test::kind_of([&] { retention.after(6); }), ErrorKind::kIo); });
+  EXPECT_THAT(updates(), ElementsAre(1, 2, 3, 4, 5, 6));
+  retention.after(7);
+  EXPECT_THAT(updates("alba"), ElementsAre(6));
+  EXPECT_THAT(updates("brno"), ElementsAre(6));
 }
 
 // A facility may leave an incomplete update when its round ends without it.

@@ -10,9 +10,12 @@
 
 #include <filesystem>
 #include <functional>
+#include <set>
 #include <stop_token>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "xffl/config/experiment.h"
 #include "xffl/history/run_folder.h"
@@ -27,21 +30,29 @@ class LocalRetention {
       : policy_(policy), folder_(folder), check_writer_(std::move(check_writer)) {}
 
   /// Removes the files that no round after `published` needs. The first call searches all earlier
-  /// rounds, each later call only the rounds since. Failures are logged; a restart repeats the
-  /// removals. Throws the errors of `check_writer`, and kCancelled on `stop`; the next call then
-  /// continues.
+  /// rounds, each later call the rounds since and those with a failed removal. Throws kIo after all
+  /// removals when one has failed, the errors of `check_writer`, and kCancelled on `stop`; the next
+  /// call then continues.
   void after(int published, const std::stop_token& stop = {});
 
  private:
-  void remove_updates(int round, std::string_view kind, const std::stop_token& stop) const;
-  void remove_model(const std::filesystem::path& folder, const std::stop_token& stop) const;
-  void remove(const std::filesystem::path& path, const std::stop_token& stop) const;
+  struct Progress {
+    int from;                // lower rounds were searched
+    std::set<int> failed{};  // of these, the ones with a failed removal
+  };
+  using Removal = std::function<void(int round)>;
+
+  void remove_until(int last, Progress& progress, const Removal& removal);
+  void remove_updates(int round, std::string_view kind, const std::stop_token& stop);
+  std::vector<std::filesystem::path> entries(const std::filesystem::path& folder);
+  void remove_model(const std::filesystem::path& folder, const std::stop_token& stop);
+  void remove(const std::filesystem::path& path, const std::stop_token& stop);
 
   const config::RoundPolicy& policy_;
   const history::RunFolder& folder_;
   const std::function<void()> check_writer_;
-  // Lower rounds are done.
-  int masters_from_ = 0, models_from_ = 1, updates_from_ = 1, rejected_from_ = 1;
+  Progress masters_{0}, models_{1}, updates_{1}, rejected_{1};
+  std::string problem_;  // of the last failed removal
 };
 
 /// The number of rounds, of `rounds` in all, whose models, updates and masters the disk holds at
