@@ -92,17 +92,14 @@ std::vector<Folder> updates_of(const RecordedRun& run) {
 
 std::vector<Folder> globals_of(const RecordedRun& run) {
   std::vector<Folder> folders;
-  const int keep = run.experiment ? run.experiment->policy.keep_models : 1;
-  // The newest two models always stay.
-  const int kept = keep == 0 ? 0 : std::max(keep, 2);
   if (!run.state.initial_sha256.empty())
     folders.push_back({run.folder.global(0), run.state.initial_sha256, ""});
   if (!run.state.adapted_sha256.empty())
     folders.push_back({run.folder.adapted(), run.state.adapted_sha256, ""});
   for (const auto& [number, round] : run.state.rounds)
     if (!round.model_sha256.empty())
-      folders.push_back({run.folder.global(number), round.model_sha256,
-                         run.reason_of_absence(number, kept, "keep_models")});
+      folders.push_back(
+          {run.folder.global(number), round.model_sha256, reason_of_absent_model(run, number)});
   return folders;
 }
 
@@ -150,6 +147,13 @@ void read_data(const RecordedRun& run, const std::vector<Folder>& folders, const
 }
 
 }  // namespace
+
+std::string reason_of_absent_model(const RecordedRun& run, int round) {
+  const int keep = run.experiment ? run.experiment->policy.keep_models : 1;
+  // The newest two models always stay.
+  const int kept = keep == 0 ? 0 : std::max(keep, 2);
+  return run.reason_of_absence(round, kept, "keep_models");
+}
 
 void throw_if_stopped(const std::stop_token& stop) {
   if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");

@@ -16,6 +16,9 @@ namespace xffl::verify {
 checkpoint::Hashes hash_folder(const std::filesystem::path& folder, const std::string& root_sha256,
                                const std::stop_token& stop);
 
+/// The reason why the global model of a round after round 0 may be absent; empty: it must exist.
+std::string reason_of_absent_model(const RecordedRun& run, int round);
+
 void throw_if_stopped(const std::stop_token& stop);
 
 }  // namespace xffl::verify

@@ -129,6 +129,21 @@ TEST_F(Sign, AStatementHasTheConfigurationOfItsRound) {
   EXPECT_EQ(recorded(2), sha256_hex(second));
 }
 
+TEST_F(Sign, AStatementAboutARemovedModelIsNotChecked) {
+  change_configuration_after(1);  // an earlier policy.keep_models may have removed the first model
+  sign(1);
+  fs::remove_all(path() / "r0001/global");
+  const verify::Verification result = check_signed();
+  EXPECT_THAT(failures(result), IsEmpty()) << format_text(result);
+  EXPECT_EQ(find(result, "statements").result(), "not checked");
+  EXPECT_THAT(format_text(result), HasSubstr("not checked  statements: its model is absent: "));
+  EXPECT_EQ(find(result, "signatures").passed, 1);
+  sign(2);
+  fs::remove_all(path() / "r0002/global");  // the newest model always stays
+  EXPECT_THAT(failures(check_signed()),
+              ElementsAre("models: r0002/global", "statements: r0002/statement.json"));
+}
+
 TEST_F(Sign, AnotherKeyAnotherNamespaceAndAMissingSignatureAreFound) {
   const verify::Signed made = sign();
   make_key("other");
