@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 
 #include "sources.h"
 #include "xffl/base/error.h"
@@ -126,6 +127,58 @@ void require_remaining(const checkpoint::ModelFolder& update, const checkpoint::
                   "policy.max_change is 0");
 }
 
+float largest_value(Dtype dtype) {
+  if (dtype == Dtype::kF16) return 65504.0f;
+  return dtype == Dtype::kBF16 ? 0x1.fep127f : std::numeric_limits<float>::max();
+}
+
+// The norms bound each element of the changed model: half of the range leaves room for the rounding
+// of their sums.
+bool norms_are_in_range(double base_norm, double norm, const checkpoint::ModelFolder& base) {
+  return std::all_of(base.tensors().begin(), base.tensors().end(), [&](const TensorSpec& spec) {
+    return base_norm + norm < static_cast<double>(largest_value(spec.dtype)) / 2;
+  });
+}
+
+// The mean of updates that stay in the range of the published type is in the range, too. Deltas are
+// added to the float32 master, which may exceed `base` by half a step of the type: their results
+// must be below the largest value.
+void require_in_range(const checkpoint::ModelFolder& update, const checkpoint::ModelFolder& base,
+                      bool delta, const std::string& name) {
+  for_each_block(BlockList(update.tensors()), [&](const Block& block) {
+    const TensorSpec& spec = update.tensors()[block.tensor_index];
+    const Dtype base_dtype = base.spec(spec.name).dtype;
+    if (!delta && spec.dtype == base_dtype) return;  // finite weights
+    const auto bytes = block_bytes(update.data(spec.name), spec.dtype, block);
+    const auto base_bytes = block_bytes(base.data(spec.name), base_dtype, block);
+    update.verify(bytes);
+    base.verify(base_bytes);
+    const PageWindow window(bytes), base_window(base_bytes);
+    const float largest = largest_value(base_dtype);
+    Buffer values, others;
+    for (size_t at = 0; at < block.count; at += kMaxPiece) {
+      const auto x = next_piece(bytes, spec.dtype, at, values);
+      const auto from = next_piece(base_bytes, base_dtype, at, others);
+      for (size_t i = 0; i < x.size(); ++i) {
+        const float value = delta ? from[i] + x[i] : x[i];
+        const bool is_in_range =
+            delta ? x[i] == 0.0f || std::abs(value) < largest : std::abs(value) <= largest;
+        if (is_in_range) continue;
+        char numbers[120];
+        std::snprintf(numbers, sizeof numbers, "%.9g, out of the range of %s (up to %.9g)",
+                      static_cast<double>(value), std::string(to_string(base_dtype)).c_str(),
+                      static_cast<double>(largest));
+        throw Error(ErrorKind::kRejected,
+                    name + ": tensor '" + spec.name + "' " + checkpoint::format_shape(spec.shape) +
+                        ", element " + std::to_string(block.begin + at + i) + " becomes " +
+                        numbers +
+                        ", the type of the published model: the training has diverged, or this is "
+                        "not an update of this model");
+      }
+    }
+  });
+}
+
 }  // namespace
 
 double check_update(const std::filesystem::path& update, const std::filesystem::path& base,
@@ -168,6 +221,8 @@ double check_update(const std::filesystem::path& update, const std::filesystem::
   // A smaller change leaves enough of the model.
   if (measures && limit.base_norm > 0 && norm >= (1 - kMinRemaining) * limit.base_norm)
     require_remaining(found, expected, delta, name);
+  if (!measures || limit.base_norm == 0 || !norms_are_in_range(limit.base_norm, norm, expected))
+    require_in_range(found, expected, delta, name);
   return norm;
 }
 

@@ -152,6 +152,31 @@ TEST_F(CheckUpdate, RejectsAnUpdateThatTakesTheModelAway) {
   }
 }
 
+// The largest numbers are 65504 in fp16 and 3.39e38 in bf16.
+TEST_F(CheckUpdate, RejectsAnElementOutOfTheRangeOfTheModelsType) {
+  const auto check_element = [&](Dtype dtype, float before, float value, bool delta,
+                                 double max_norm = 0) {
+    const std::string n = std::to_string(count_++);
+    const auto base = write_model(dir_ / ("b" + n), {{"w", {{2}, {1, before}, dtype}}});
+    const auto update = write_model(dir_ / ("u" + n), {{"w", {{2}, {0.5f, value}}}});
+    const ChangeLimit limit{.norm = max_norm, .base_norm = l2_norm(base)};
+    return thrown_by([&] { check_update(update, base, delta, limit); });
+  };
+  for (const double max_norm : {0.0, 1e9}) {
+    expect_rejected(check_element(Dtype::kF16, 60'000, 8'000, true, max_norm),
+                    {"tensor 'w' [2], element 1 becomes 68000", "F16 (up to 65504)"});
+    expect_rejected(check_element(Dtype::kF16, 60'000, 70'000, false, max_norm), {"70000", "F16"});
+    EXPECT_EQ(check_element(Dtype::kF16, 60'000, 5'000, true, max_norm).message, kFine);
+    EXPECT_EQ(check_element(Dtype::kF16, 60'000, 65'504, false, max_norm).message, kFine);
+    EXPECT_EQ(check_element(Dtype::kBF16, 60'000, 8'000, true, max_norm).message, kFine);
+    EXPECT_EQ(check_element(Dtype::kF16, 65'504, 0, true, max_norm).message, kFine) << "unchanged";
+  }
+  // The master may be 16 above 65472, and 65520 is no fp16 number.
+  expect_rejected(check_element(Dtype::kF16, 65'472, 32, true), {"becomes 65504"});
+  expect_rejected(check_element(Dtype::kBF16, -3e38f, -3e38f, true), {"becomes -inf", "BF16"});
+  expect_rejected(check_element(Dtype::kBF16, 1, 3.4e38f, false), {"BF16"});
+}
+
 TEST_F(CheckUpdate, RejectsADeltaOfZeros) {
   Tensors zeros = some_model(1, Dtype::kBF16);
   for (auto& [name, tensor] : zeros)

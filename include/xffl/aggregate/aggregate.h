@@ -84,7 +84,9 @@ struct ChangeLimit {
 /// has exactly the schema of `base` (shapes; any float dtype) and is finite everywhere. Also
 /// rejects an update without a change (all zero, or equal to `base`) and, with a limit, a change
 /// with a larger norm, and a change that takes away more than nine tenths of `base` (by the
-/// projection of the changed model onto `base`), such as delta = -base.
+/// projection of the changed model onto `base`), such as delta = -base. Rejects an update with
+/// which an element leaves the range of its type in `base`, the published model, so that the mean
+/// of accepted updates stays in the range.
 double check_update(const std::filesystem::path& update, const std::filesystem::path& base,
                     bool delta, const ChangeLimit& limit = {},
                     const checkpoint::Hashes& update_hashes = {},
