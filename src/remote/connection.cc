@@ -300,9 +300,14 @@ Channel Channel::tunnel(std::shared_ptr<Connection> connection, const SshHost& h
   Handle handle(nullptr, Free{connection.get(), false});
   connection->with([&](ssh_session session) { handle.reset(ssh_channel_new(session)); });
   Channel channel(std::move(connection), std::move(handle));
-  channel.request("opening a tunnel to " + host_label(host), deadline, {}, [&](ssh_channel open) {
-    return ssh_channel_open_forward(open, host.name.c_str(), host.port, "127.0.0.1", 0);
-  });
+  try {
+    channel.request("opening a tunnel to " + host_label(host), deadline, {}, [&](ssh_channel open) {
+      return ssh_channel_open_forward(open, host.name.c_str(), host.port, "127.0.0.1", 0);
+    });
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kUnsupported) throw;
+    throw Error(ErrorKind::kRemote, error.what());  // also a host that is down: others may answer
+  }
   return channel;
 }
 

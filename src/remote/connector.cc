@@ -268,10 +268,25 @@ std::shared_ptr<Connection> Connector::connect_to_one_of(const std::vector<SshHo
   const Credentials credentials = check_credentials(ask);
   std::string problems, auth_problems, unreachable;
   bool may_recover = false, is_refused = false;
+  // A facility that waits for its user tries every few seconds: it would use up the limits of the
+  // jump hosts, which other facilities share.
+  const bool paces =
+      !settings_.jump.empty() && !has_user(ask) &&
+      std::any_of(hosts.begin(), hosts.end(), [&](const SshHost& host) {
+        const auto refusal = refusals_.find({host_label(host), is_extra_});
+        return refusal != refusals_.end() && refusal->second.stamp == credentials.stamp;
+      });
   for (const SshHost& host : hosts) {
+    const auto down = down_.find(host_label(host));
+    if (paces && down != down_.end() && now() - down->second < kRefusedPause) {
+      may_recover = true;
+      append(unreachable, host_label(host) + " is not reachable");
+      continue;
+    }
     try {
       auto connection = connect_to(host, credentials, ask);
       host_ = host;
+      down_.clear();
       return connection;
     } catch (const KeyProblem& problem) {
       // The other hosts may show their trusted keys. No credential was sent to this host.
@@ -284,6 +299,7 @@ std::shared_ptr<Connection> Connector::connect_to_one_of(const std::vector<SshHo
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kRemote) throw;
       may_recover = true;
+      down_[host_label(host)] = now();
       append(problems, error.what());
       append(unreachable, host_label(host) + " is not reachable");
     }

@@ -176,7 +176,8 @@ class Connector {
   std::map<LogInKind, Refusal> refusals_;
   bool is_extra_ = false;  // the log-in in progress, beside a live connection
   std::map<std::string, WrongKey> wrong_keys_;
-  std::map<std::string, std::string> warned_;  // the logged problem of a host's key
+  std::map<std::string, std::string> warned_;         // the logged problem of a host's key
+  std::map<std::string, Clock::MonotonicTime> down_;  // hosts behind jump hosts, at the last try
 };
 
 }  // namespace xffl::remote

@@ -89,6 +89,14 @@ void Sftp::start(const std::stop_token& stop) {
   }
 }
 
+bool Sftp::usable() {
+  if (broken_ || waiting_ != 0 || num_open_ != 0 || !channel_.connection().alive()) return false;
+  bool is_open = false;
+  channel_.connection().with(
+      [&](ssh_session) { is_open = channel_.takes_input() && !channel_.at_end(); });
+  return is_open;
+}
+
 bool Sftp::complete() const {
   if (end_ - begin_ < 4) return false;
   uint32_t length = 0;
@@ -230,12 +238,13 @@ std::string Sftp::open(const std::string& path, uint32_t flags, const std::stop_
   WireWriter body;
   body.string(path).u32(flags).u32(kHasMode).u32(0600);
   const Reply reply = call(kOpen, body, stop);
-  if (reply.type == kHandle)
-    return std::string(WireReader(reply.payload, "SFTP's handle").string());
-  fail(status_of(reply), "open " + path);
+  if (reply.type != kHandle) fail(status_of(reply), "open " + path);
+  ++num_open_;
+  return std::string(WireReader(reply.payload, "SFTP's handle").string());
 }
 
 void Sftp::close(const std::string& handle) {
+  --num_open_;
   expect_ok(call(kClose, WireWriter().string(handle)), "close a file");
 }
 
@@ -248,6 +257,7 @@ void Sftp::fsync(const std::string& handle, const std::string& path) {
 std::map<std::string, FileInfo> Sftp::entries(const std::string& folder) {
   const Reply opened = call(kOpendir, WireWriter().string(folder));
   if (opened.type != kHandle) fail(status_of(opened), "list the folder " + folder);
+  ++num_open_;
   const std::string handle(WireReader(opened.payload, "SFTP's handle").string());
   std::map<std::string, FileInfo> names;
   size_t count = 0, bytes = 0;  // also counts repeated names
@@ -369,15 +379,9 @@ void Sftp::sync(const RemotePath& path) {
   sync_open(path.str());
 }
 
-// The server keeps the handle of a failed call open until its client ends.
 void Sftp::sync_open(const std::string& path) {
   const std::string handle = open(path, kRead);
-  try {
-    fsync(handle, path);
-  } catch (const Error&) {
-    if (usable()) close(handle);
-    throw;
-  }
+  fsync(handle, path);
   close(handle);
 }
 

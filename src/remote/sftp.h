@@ -29,8 +29,9 @@ class Sftp {
   /// Throws kRemote; kUnsupported when the answer is not SFTP (a start-up file that prints).
   Sftp(std::shared_ptr<Connection> connection, const std::stop_token& stop);
 
-  /// False after a lost answer or a lost link; the client is then unusable.
-  bool usable() { return !broken_ && waiting_ == 0 && channel_.connection().alive(); }
+  /// False after a lost answer, a lost link, the server's end of the channel, or a failed call that
+  /// left a handle open; the client is then unusable. The server closes a client's handles with it.
+  bool usable();
 
   std::optional<FileInfo> stat(const RemotePath& path);
   size_t read(const RemotePath& path, uint64_t offset, std::span<std::byte> out);
@@ -116,6 +117,7 @@ class Sftp {
   size_t begin_ = 0, end_ = 0;      // the unread part of arrived_
   uint32_t next_id_ = 1;
   int waiting_ = 0;                 // outstanding answers
+  int num_open_ = 0;                // handles
   Deadline latest_ = kWhileMoving;  // of all requests of a read()
   bool broken_ = false;
 };

@@ -147,7 +147,9 @@ class SshSession final : public Session {
     Lease(SshSession& owner, const std::stop_token& stop = {})
         : session(owner), generation(owner.generation_) {
       const auto connection = owner.connector_.get();
-      sftp = owner.acquire_idle();
+      do  // a site may end the idle processes of its login nodes
+        sftp = owner.acquire_idle();
+      while (sftp && !sftp->usable());
       if (!sftp) sftp = std::make_unique<Sftp>(connection, stop);
     }
     Lease(const Lease&) = delete;

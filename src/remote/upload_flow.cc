@@ -70,10 +70,11 @@ void UploadFlow::check() { has_room(std::chrono::steady_clock::now()); }
 
 void UploadFlow::wait_for_room(const std::stop_token& stop) {
   while (!has_room(std::chrono::steady_clock::now())) {
-    if (stop.stop_requested())
-      throw Error(ErrorKind::kCancelled, "stopped in the attempt to " + activity_);
-    StopScope::check(activity_);
-    connections_[0]->pause(kPollInterval, stop);
+    const auto lost = std::find_if(connections_.begin(), connections_.end(),
+                                   [](const auto& each) { return !each->alive(); });
+    const auto& waits_on = lost == connections_.end() ? connections_[0] : *lost;
+    waits_on->wait_until([](ssh_session) { return false; }, deadline_in(kPollInterval), stop,
+                         "waiting to " + activity_);
   }
 }
 

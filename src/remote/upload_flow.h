@@ -31,7 +31,7 @@ class UploadFlow {
   void accepted(uint64_t bytes);
   /// Throws kRemote when the time without progress is over.
   void check();
-  /// Waits until the queue has room. Throws kRemote like check(), kCancelled.
+  /// Waits until the queue has room. Throws kRemote like check() and on a lost link, kCancelled.
   void wait_for_room(const std::stop_token& stop);
 
  private:

@@ -162,6 +162,7 @@ Connection::Connection(SessionPtr session, std::string name, SshTimeouts timeout
       session_(std::move(session)) {}
 Connection::~Connection() = default;
 bool Connection::alive() const { return true; }
+void Connection::with(const std::function<void(ssh_session)>& step) { step(nullptr); }
 
 void Channel::Free::operator()(ssh_channel) const {}
 Channel::~Channel() { handle_.reset(); }
@@ -169,6 +170,8 @@ Channel Channel::sftp(std::shared_ptr<Connection> connection, Deadline, const st
   Handle none(nullptr, Free{connection.get(), false});
   return Channel(std::move(connection), std::move(none));
 }
+bool Channel::at_end() const { return false; }
+bool Channel::takes_input() const { return true; }
 size_t Channel::read(std::span<std::byte> out, Deadline, const std::stop_token&, const std::string&,
                      size_t) {
   return server.answer(out);

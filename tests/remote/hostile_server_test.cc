@@ -381,12 +381,9 @@ TEST_F(HostileServerTest, BytesBeyondThoseOfARequestAreNotRead) {
 // A session keeps an SFTP client for weeks, and a server has a limit of open files.
 TEST_F(HostileServerTest, ACallClosesItsHandles) {
   std::atomic<int> num_open = 0;
-  std::atomic<bool> refuses_syncs = false;
   all({.on_request = [&](const SftpPacket& request) -> std::optional<std::string> {
         if (request.type == test::kSftpOpen || request.type == test::kSftpOpendir) ++num_open;
         if (request.type == test::kSftpClose) --num_open;
-        if (refuses_syncs && request.body.find("fsync@openssh.com") != std::string::npos)
-          return test::sftp_status(request.id, 4);
         return std::nullopt;
       }},
       "sftp");
@@ -407,9 +404,55 @@ TEST_F(HostileServerTest, ACallClosesItsHandles) {
     call();
     EXPECT_EQ(num_open.exchange(0), 0) << name;
   }
-  refuses_syncs = true;
-  EXPECT_EQ(error_of([&] { session->sync(folder / "two"); }).kind(), ErrorKind::kIo);
-  EXPECT_EQ(num_open, 0) << "a refused sync";
+}
+
+// A read of one packet has no further answers, which would end the client as well.
+TEST_F(HostileServerTest, AFailedCallEndsTheClientThatHasAnOpenHandle) {
+  std::atomic<bool> fails = false;
+  all({.on_request = [&](const SftpPacket& request) -> std::optional<std::string> {
+        const bool is_sync = request.body.find("fsync@openssh.com") != std::string::npos;
+        if (fails && (is_sync || request.type == test::kSftpRead))
+          return test::sftp_status(request.id, 4);
+        return std::nullopt;
+      }},
+      "sftp");
+  const auto session = make_ssh_session(settings(false));
+  const RemotePath file(file_.string());
+  std::vector<std::byte> bytes(100);
+  const std::vector<std::pair<const char*, std::function<void()>>> calls = {
+      {"read", [&] { session->read(file, 0, bytes); }},
+      {"sync", [&] { session->sync(file); }},
+  };
+  EXPECT_TRUE(session->stat(file));  // connects
+  for (const auto& [name, call] : calls) {
+    EXPECT_TRUE(session->stat(file));
+    const int clients = server_->channels("sftp");
+    fails = true;
+    EXPECT_EQ(error_of(call).kind(), ErrorKind::kIo) << name;
+    fails = false;
+    EXPECT_TRUE(session->stat(file));
+    EXPECT_EQ(server_->channels("sftp"), clients + 1) << name;
+  }
+}
+
+// A site may end the idle processes of its login nodes.
+TEST_F(HostileServerTest, AnIdleClientThatTheServerHasEndedIsNotUsed) {
+  std::atomic<bool> ends = false;
+  all({.on_step =
+           [&](ssh_session, ssh_channel channel) {
+             if (ends.exchange(false)) ssh_channel_close(channel);
+             return false;
+           }},
+      "sftp");
+  const auto session = make_ssh_session(settings(/*shell=*/true));
+  const RemotePath file(file_.string());
+  expect_works(*session);
+  EXPECT_TRUE(session->stat(file));
+  ends = true;
+  ASSERT_TRUE(test::await([&] { return !ends; }));
+  expect_works(*session);  // its answer follows the end of the client
+  EXPECT_TRUE(session->stat(file));
+  EXPECT_EQ(server_->channels("sftp"), 2);
 }
 
 TEST_F(HostileServerTest, AnAnswerOfTwoGibibytesIsRejected) {

@@ -265,6 +265,38 @@ TEST_F(SshLink, ANodeThatRefusesTheKeyCountsMoreThanOneThatIsDown) {
   EXPECT_EQ(connector.get()->name(), host_label(down.settings().hosts[0]));
 }
 
+// The jump host refuses a tunnel to a host that is down.
+TEST_F(SshLink, AHostThatIsDownBehindAJumpHostDoesNotHideTheOthers) {
+  test::Sshd jump, down, good;
+  SshSettings settings = both(down, good);
+  settings.jump = through({&jump}, good).jump;
+  down.stop();
+  EXPECT_EQ(Connector(settings).get()->name(), host_label(good.settings().hosts[0]));
+}
+
+// A facility that waits for its user tries every five seconds.
+TEST_F(SshLink, AFacilityThatWaitsForItsUserLeavesTheJumpHostToOthers) {
+  test::Sshd jump, refusing({.authorize_key = false}), down;
+  test::FakeClock clock;
+  const auto limits = std::make_shared<ConnectionLimits>(clock);
+  SshSettings settings = both(refusing, down);
+  const SshSettings behind = through({&jump}, refusing);
+  settings.jump = behind.jump;
+  std::ofstream(settings.known_hosts, std::ios::app) << read_file(jump.known_hosts(), 10'000);
+  Connector connector(settings, limits);
+  down.stop();
+  for (int i = 0; i < 60; ++i) {
+    const Error error = error_of([&] { connector.get(); });
+    EXPECT_EQ(error.kind(), ErrorKind::kAuth) << i << ": " << error.what();
+    clock.advance(5s);
+  }
+  EXPECT_LE(jump.connections(), 6);
+  EXPECT_EQ(limits->start(host_label(jump.settings().hosts[0]), 0ns), 0ns);
+  down.start();
+  clock.advance(5min);
+  EXPECT_EQ(connector.get()->name(), host_label(down.settings().hosts[0]));
+}
+
 // Two threads may fail to write through one connection.
 TEST_F(SshLink, SeveralFailedWritesLeaveANodeOnce) {
   test::Sshd bad, good;

@@ -246,32 +246,69 @@ TEST_F(SshTransfer, ARefusedChannelWaitsForAFreeOne) {
 }
 
 // A frozen server: the kernel and libssh hold the sent bytes until it goes on.
+class FrozenServer {
+ public:
+  FrozenServer(const test::Sshd& sshd, const std::shared_ptr<Connection>& connection) {
+    Channel::exec(connection, "true", deadline_in(20s), {});  // the log-in's processes have ended
+    processes_ = sshd.session_processes();
+    for (const pid_t pid : processes_) ::kill(pid, SIGSTOP);
+    connection->with([&](ssh_session session) {
+      ASSERT_NE(::fcntl(ssh_get_fd(session), F_GETFL) & O_NONBLOCK, 0);  // the sends would wait
+      const int no_limit = 0;
+      ::setsockopt(ssh_get_fd(session), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &no_limit, sizeof no_limit);
+      for (int i = 0; i < 400; ++i) ssh_send_ignore(session, std::string(20'000, 'x').c_str());
+      ASSERT_EQ(::ioctl(ssh_get_fd(session), SIOCOUTQ, &queued_bytes), 0);
+    });
+  }
+  ~FrozenServer() {
+    for (const pid_t pid : processes_) ::kill(pid, SIGCONT);
+  }
+  int queued_bytes = 0;
+
+ private:
+  std::vector<pid_t> processes_;
+};
+
+constexpr int kFullQueueBytes = 1'200'000;
+constexpr auto kMeasures = 200ms;  // a flow measures the queue every 100 ms
+
 TEST_F(SshTransfer, AStopEndsAnUploadThatWaitsForRoom) {
   test::Sshd sshd;
   SshSettings settings = sshd.settings();
   settings.timeouts.operation = 10s;
   Connector connector(settings);
   const auto connection = connector.get();
-  Channel::exec(connection, "true", deadline_in(20s), {});  // the log-in's processes have ended
-  const std::vector<pid_t> frozen = sshd.session_processes();
-  for (const pid_t pid : frozen) ::kill(pid, SIGSTOP);
-  int queued = 0;
-  connection->with([&](ssh_session session) {
-    ASSERT_NE(::fcntl(ssh_get_fd(session), F_GETFL) & O_NONBLOCK, 0);  // the sends would wait
-    const int no_limit = 0;
-    ::setsockopt(ssh_get_fd(session), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &no_limit, sizeof no_limit);
-    for (int i = 0; i < 400; ++i) ssh_send_ignore(session, std::string(20'000, 'x').c_str());
-    ASSERT_EQ(::ioctl(ssh_get_fd(session), SIOCOUTQ, &queued), 0);
-  });
+  std::optional<FrozenServer> frozen(std::in_place, sshd, connection);
   if (HasFatalFailure()) return;
-  if (queued < 1'200'000) GTEST_SKIP() << "this kernel queues " << queued << " bytes";
+  if (frozen->queued_bytes < kFullQueueBytes)
+    GTEST_SKIP() << "this kernel queues " << frozen->queued_bytes << " bytes";
   UploadFlow flow({connection}, "write /file");
-  std::this_thread::sleep_for(200ms);  // the flow measures the queue every 100 ms
+  std::this_thread::sleep_for(kMeasures);
   std::stop_source stop;
   stop.request_stop();
   EXPECT_EQ(error_of([&] { flow.wait_for_room(stop.get_token()); }).kind(), ErrorKind::kCancelled);
-  for (const pid_t pid : frozen) ::kill(pid, SIGCONT);
+  frozen.reset();
   flow.wait_for_room({});
+}
+
+TEST_F(SshTransfer, ALostLinkEndsAnUploadThatWaitsForRoom) {
+  test::Sshd sshd;
+  SshSettings settings = sshd.settings();
+  settings.timeouts.keepalive = 500ms;
+  settings.timeouts.silence = 2s;
+  settings.timeouts.operation = 5s;
+  Connector connector(settings);
+  const auto connection = connector.get();
+  const FrozenServer frozen(sshd, connection);
+  if (HasFatalFailure()) return;
+  if (frozen.queued_bytes < kFullQueueBytes)
+    GTEST_SKIP() << "this kernel queues " << frozen.queued_bytes << " bytes";
+  ASSERT_TRUE(test::await([&] { return !connection->alive(); }));
+  UploadFlow flow({connection}, "write /file");
+  std::this_thread::sleep_for(kMeasures);
+  const Error error = error_of([&] { flow.wait_for_room({}); });
+  EXPECT_EQ(error.kind(), ErrorKind::kRemote);
+  EXPECT_THAT(error.what(), HasSubstr("was lost while waiting to write /file"));
 }
 
 TEST_F(SshTransfer, AShortCommandDoesNotWaitForATransfer) {
