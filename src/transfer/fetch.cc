@@ -302,10 +302,7 @@ std::string local_root(const fs::path& folder) {
   } catch (const UnreadableFile&) {  // a bad sector
     return {};
   } catch (const Error& error) {
-    // Damage may also give the manifest another version.
-    if (error.kind() != ErrorKind::kCorrupt && error.kind() != ErrorKind::kNotFound &&
-        error.kind() != ErrorKind::kUnsupported)
-      throw;
+    if (error.kind() != ErrorKind::kCorrupt && error.kind() != ErrorKind::kNotFound) throw;
     return {};
   }
 }

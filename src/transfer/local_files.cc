@@ -27,8 +27,7 @@ std::optional<checkpoint::Manifest> parse_if_intact(const std::string& text,
                                                     const std::string& origin) try {
   return checkpoint::parse_manifest(text, origin);
 } catch (const Error& error) {
-  // Damage may also give the manifest another version.
-  if (error.kind() != ErrorKind::kCorrupt && error.kind() != ErrorKind::kUnsupported) throw;
+  if (error.kind() != ErrorKind::kCorrupt) throw;
   return std::nullopt;
 }
 

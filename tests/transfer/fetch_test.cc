@@ -101,11 +101,9 @@ TEST_F(Fetch, ADamagedManifestIsReplaced) {
   write_file_atomic(dir_ / "update.part/manifest.json", "{\"version\": 1,");
   fetch_now();
   expect_complete();
-  for (const char* damaged : {"{\"version\": 1,", "{\"version\": 9, \"files\": []}"}) {
-    write_file_atomic(to_ / "manifest.json", damaged);
-    fetch_now();
-    expect_complete();
-  }
+  write_file_atomic(to_ / "manifest.json", "{\"version\": 1,");
+  fetch_now();
+  expect_complete();
 }
 
 TEST_F(Fetch, ReplacesAnOlderUpdate) {
