@@ -33,8 +33,10 @@ mkdir -p -- "$1" || exit 1
 echo "machine $(uname -m)"
 libc=$(getconf GNU_LIBC_VERSION 2>/dev/null || /usr/bin/getconf GNU_LIBC_VERSION 2>/dev/null) &&
   echo "glibc ${libc#glibc }"
-set -- "$1" $(df -Pk -- "$1" 2>/dev/null | tail -n 1) && echo "kib $5"
-set -- "$1" $(df -Pi -- "$1" 2>/dev/null | tail -n 1) && echo "files $5"
+set -- "$1" $(df -Pk -- "$1" 2>/dev/null | tail -n 1)
+[ "${3:-0}" = 0 ] || echo "kib $5" # some file systems have no size
+set -- "$1" $(df -Pi -- "$1" 2>/dev/null | tail -n 1)
+[ "${3:-0}" = 0 ] || echo "files $5" # likewise
 probe=$1/.xffl-probe.$$
 printf '#!/bin/sh\nexit 0\n' >"$probe" && chmod 700 "$probe" && {
   if "$probe" 2>/dev/null; then echo "exec yes"; else echo "exec no"; fi
@@ -60,9 +62,10 @@ std::optional<std::pair<int, int>> version(std::string_view text) {
   return std::pair{std::stoi(match[1]), std::stoi(match[2])};
 }
 
-uint64_t number(const std::string& text) {
+std::optional<uint64_t> number(const std::string& text) {
   static const std::regex kPattern("[0-9]{1,18}");
-  return std::regex_match(text, kPattern) ? std::stoull(text) : 0;
+  if (!std::regex_match(text, kPattern)) return std::nullopt;
+  return std::stoull(text);
 }
 
 // The bytes of the tar file in a gzip archive. The archive's last four bytes are the low 32 bits of
@@ -110,6 +113,10 @@ Host judged_host(const Bundle& bundle, Host host, const RemotePath& folder, bool
   return host;
 }
 
+bool is_in_place(const Report& report) {
+  return report.state == "intact" || report.state == "unpacked";
+}
+
 // Throws unless the bundle is in place. A changed archive is removed: the next deployment sends it
 // again.
 void require_whole(remote::Session& session, const Report& report, const Bundle& bundle,
@@ -118,7 +125,7 @@ void require_whole(remote::Session& session, const Report& report, const Bundle&
     throw Error(ErrorKind::kUnsupported, "the PATH of " + describe_node(report) + " lacks " +
                                              report.missing +
                                              ", which unpack and verify the bundle");
-  if (report.state == "intact" || report.state == "unpacked") return;
+  if (is_in_place(report)) return;
   if (report.state != "broken")
     throw Error(ErrorKind::kIo, "the archive in " + staging.str() +
                                     " has disappeared: repeat the command, which sends it again");
@@ -201,11 +208,11 @@ std::vector<std::string> problems(const Bundle& bundle, const Host& host,
                     " is on a file system that starts no programs (noexec): choose another "
                     "workdir");
   const uint64_t needed = bundle.archive_bytes + bundle.unpacked_bytes;
-  if (host.free_kib > 0 && host.free_kib * 1024 < needed)
-    found.push_back(megabytes(host.free_kib * 1024) + " are free in " + folder.str() + ", and " +
+  if (host.free_kib && *host.free_kib * 1024 < needed)
+    found.push_back(megabytes(*host.free_kib * 1024) + " are free in " + folder.str() + ", and " +
                     megabytes(needed) + " are needed: remove files, or choose another workdir");
-  if (host.free_files > 0 && host.free_files < kFiles)
-    found.push_back(std::to_string(host.free_files) + " files are left in " + folder.str() +
+  if (host.free_files && *host.free_files < kFiles)
+    found.push_back(std::to_string(*host.free_files) + " files are left in " + folder.str() +
                     ", and the bundle has up to " + std::to_string(kFiles) + ": remove files");
   if (!host.missing.empty())
     found.push_back("its PATH lacks " + host.missing + ", which unpack and verify the bundle");
@@ -266,7 +273,7 @@ Report parse_report(std::string_view text) {
     const auto found = texts.find(key);
     if (found != texts.end()) report.*found->second = log::printable(value, kShown);
     if (key == "exit_code")
-      report.exit_code = static_cast<int>(std::min<uint64_t>(number(value), 255));
+      report.exit_code = static_cast<int>(std::min<uint64_t>(number(value).value_or(0), 255));
   }
   return report;
 }
@@ -285,7 +292,10 @@ Deployed deploy_with(Placer& placer, const transfer::Endpoint& facility, const B
   const RemotePath staging = folder / ".staging" / bundle.name;
   Deployed done;
   std::optional<Report> report = placer.earlier();
-  if (!report && facility.control.stat(folder / bundle.name / "MANIFEST")) report = placer.run();
+  const bool is_there = facility.control.stat(folder / bundle.name / "MANIFEST").has_value();
+  // The site may have purged the bundle since the earlier job.
+  if (report && is_in_place(*report) && !is_there) report.reset();
+  if (!report && is_there) report = placer.run();
   if (report && !report->damage.empty())
     log::warning("the deployed bundle is damaged and is replaced",
                  {{"bundle", bundle.name}, {"problem", report->damage}});

@@ -44,9 +44,9 @@ std::pair<std::string, std::string> name_parts(const RemotePath& file) {
 void require_place(remote::Session& session, const ImagePlace& place, uint64_t bytes) {
   const RemotePath folder = place.file.parent();
   const Host host = ask_host(session, folder);
-  if (host.free_kib > 0 && host.free_kib * 1024 < bytes)
+  if (host.free_kib && *host.free_kib * 1024 < bytes)
     throw Error(ErrorKind::kUnsupported,
-                std::to_string(host.free_kib * 1024 / 1'000'000) + " MB are free in " +
+                std::to_string(*host.free_kib * 1024 / 1'000'000) + " MB are free in " +
                     folder.str() + ", and the image has " + std::to_string(bytes / 1'000'000) +
                     " MB: remove files, or choose another place for image.file");
   const remote::CommandResult taken =
@@ -58,12 +58,16 @@ void require_place(remote::Session& session, const ImagePlace& place, uint64_t b
                                              "another file in image.file");
 }
 
+bool is_image_in_place(const Report& report) {
+  return report.state == "intact" || report.state == "placed";
+}
+
 // Throws unless the image is in place.
 void require_whole(remote::Session& session, const Report& report, const ImageToDeploy& image) {
   if (!report.missing.empty())
     throw Error(ErrorKind::kUnsupported, "the PATH of " + describe_node(report) + " lacks " +
                                              report.missing + ", which verifies the image");
-  if (report.state == "intact" || report.state == "placed") return;
+  if (is_image_in_place(report)) return;
   const std::string sent = (image.staging / image.content().name).str();
   if (report.state != "broken")
     throw Error(ErrorKind::kIo,
@@ -130,10 +134,11 @@ DeployedImage deploy_image_with(Placer& placer, const transfer::Endpoint& facili
   require_place(facility.control, image.place, image.content().size_bytes);
   DeployedImage done{.file = image.file, .started = {}, .why_not = {}};
   std::optional<Report> report = placer.earlier();
-  if (!report) {
-    const auto info = facility.control.stat(image.file);
-    if (info && info->size_bytes == image.content().size_bytes) report = placer.run();
-  }
+  const auto info = facility.control.stat(image.file);
+  const bool is_there = info && info->size_bytes == image.content().size_bytes;
+  // The site may have purged the image since the earlier job.
+  if (report && is_image_in_place(*report) && !is_there) report.reset();
+  if (!report && is_there) report = placer.run();
   if (report && !report->damage.empty())
     log::warning("the deployed image is damaged and is replaced",
                  {{"image", image.file.str()}, {"problem", report->damage}});

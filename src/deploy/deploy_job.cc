@@ -95,10 +95,12 @@ class JobPlacer final : public Placer {
     const std::vector<remote::FileView> views = session().look(job_.folder(), queries);
     if (views.at(0).info) {
       Report report = parse_report(views[0].bytes);
-      if (!report.whole)
+      if (!report.whole) {
+        close();  // the next deployment does not read it again
         throw Error(ErrorKind::kCorrupt, (job_.folder() / kReportFile).str() +
                                              " is no report of a deployment's job: its last line "
                                              "should be 'end'");
+      }
       return report;
     }
     const std::string step = parse_report(views.at(1).bytes).step;

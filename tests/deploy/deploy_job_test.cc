@@ -198,6 +198,32 @@ TEST_F(DeployByJob, AStoppedDeploymentIsContinuedWithItsJob) {
   EXPECT_FALSE(fs::exists(job(2)));
 }
 
+TEST_F(DeployByJob, ABundleThatWasPurgedAfterItsJobIsSentAgain) {
+  hold();
+  stopped_deployment();
+  release();
+  EXPECT_TRUE(test::await([&] { return fs::exists(job(1) / "out/report.txt"); }));
+  fs::remove_all(programs() / bundle_.name);
+  const Deployed done = deploy_now();
+  EXPECT_FALSE(done.was_there);
+  EXPECT_GT(done.moved_bytes, 0u);
+  EXPECT_TRUE(fs::exists(programs() / "current/MANIFEST"));
+}
+
+// As by a full file system.
+TEST_F(DeployByJob, AReportThatWasCutShortFailsOneDeployment) {
+  put_program(dir_ / "cut/mv",
+              "[ \"$1\" != out/report.part ] || echo host n1 >\"$1\"\nexec \"$(PATH=/usr/bin:/bin "
+              "command -v mv)\" \"$@\"");
+  facility_.environment = {"PATH='" + (dir_ / "cut").string() + "':$PATH"};
+  const Error error = error_of([&] { deploy_now(); });
+  EXPECT_EQ(error.kind(), ErrorKind::kCorrupt);
+  EXPECT_THAT(error.what(), HasSubstr("its last line should be 'end'"));
+  facility_.environment.clear();
+  EXPECT_TRUE(deploy_now().was_there);
+  EXPECT_EQ(current(), bundle_.name);
+}
+
 TEST_F(DeployByJob, AJobThatReportsDuringTheLookIsFollowed) {
   hold();
   stopped_deployment();
@@ -308,6 +334,17 @@ TEST_F(DeployByJob, TheLogInNodeHasItsFreeSpaceAndItsFreeFiles) {
   EXPECT_EQ(host.free_files, 4000u);
 }
 
+// Network and user-space file systems may report a size of 0.
+TEST_F(DeployByJob, TheLogInNodeHasNoSpaceOrDoesNotKnowIt) {
+  const auto free_kib = [&](const std::string& line) {
+    put_program(dir_ / "bin/df", "echo Filesystem\necho " + line);
+    return ask_host(*login_node_, RemotePath(programs().string())).free_kib;
+  };
+  EXPECT_EQ(free_kib("tmpfs 900 900 0 100% /site"), 0u);
+  EXPECT_FALSE(free_kib("site: 0 0 0 - /site"));
+  EXPECT_FALSE(free_kib(""));
+}
+
 // Lost replies at each step: the next deployment continues, and the archive is unpacked once.
 TEST_F(DeployByJob, ContinuesAfterEachInterruption) {
   int interruptions = 0;
@@ -412,6 +449,18 @@ TEST_F(DeployImageByJob, AnImageThatWasDamagedThereIsFoundAndSentAgain) {
   EXPECT_FALSE(fs::is_symlink(there()));
   EXPECT_GT(deploy_image_now().moved_bytes, 0u);
   EXPECT_EQ(linked(), "xffl-" + hash() + ".sif");
+}
+
+TEST_F(DeployImageByJob, AnImageThatWasPurgedAfterItsJobIsSentAgain) {
+  hold();
+  stopped_image_deployment();
+  release();
+  EXPECT_TRUE(test::await([&] { return fs::exists(image_job(1) / "out/report.txt"); }));
+  fs::remove(dir_ / "site" / ("xffl-" + hash() + ".sif"));
+  const DeployedImage done = deploy_image_now();
+  EXPECT_FALSE(done.was_there);
+  EXPECT_GT(done.moved_bytes, 0u);
+  EXPECT_EQ(read_file(there(), 1 << 20), read_file(dir_ / "built.sif", 1 << 20));
 }
 
 TEST_F(DeployImageByJob, ANodeWithoutApptainerIsNamed) {

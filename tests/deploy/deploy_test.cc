@@ -287,6 +287,7 @@ TEST(DeployProblems, NameEachReasonAndItsRemedy) {
   EXPECT_THAT(one([](Host& host) { host.glibc = "2.9.1"; }), HasSubstr("its glibc is 2.9.1"));
   EXPECT_THAT(one([](Host& host) { host.starts_programs = false; }), HasSubstr("noexec"));
   EXPECT_THAT(one([](Host& host) { host.free_kib = 400'000; }), HasSubstr("500 MB are needed"));
+  EXPECT_THAT(one([](Host& host) { host.free_kib = 0; }), HasSubstr("0 MB are free"));
   EXPECT_THAT(one([](Host& host) { host.free_files = 100; }), HasSubstr("100 files are left"));
   EXPECT_THAT(one([](Host& host) { host.missing = "tar gzip"; }), HasSubstr("lacks tar gzip"));
   Host newer = good;

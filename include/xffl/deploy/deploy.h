@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -42,11 +43,12 @@ Bundle read_bundle(const std::filesystem::path& archive);
 
 // What a host says of itself; empty: it did not say.
 struct Host {
-  std::string machine;                    // "x86_64"
-  std::string glibc;                      // "2.28"
-  uint64_t free_kib = 0, free_files = 0;  // of the folder's file system
-  bool starts_programs = true;            // false: mounted with noexec
-  std::string missing;                    // programs that the deployment needs, by spaces
+  std::string machine;                 // "x86_64"
+  std::string glibc;                   // "2.28"
+  std::optional<uint64_t> free_kib;    // of the folder's file system
+  std::optional<uint64_t> free_files;  // likewise
+  bool starts_programs = true;         // false: mounted with noexec
+  std::string missing;                 // programs that the deployment needs, by spaces
 };
 /// Asks the host of `session`; creates `folder`. Throws kRemote, kIo.
 Host ask_host(remote::Session& session, const RemotePath& folder);
