@@ -76,12 +76,17 @@ class Preparation {
     const PrepareJob options = prepare_job(experiment_, facility_);
     const bool is_under_way = job_.is_under_way();  // first: a job may end between the two looks
     if (!again)
-      if (const auto found = facility::find_prepared(job_.session(), facility_))
+      if (const auto found = find_readable())
         if (found->tokenizer_sha256 == options.tokenizer_sha256 && are_there(*found))
           return {*found, true};
+    if (again && is_under_way && callbacks_.on_state)
+      callbacks_.on_state(
+          "a job is under way and is followed: if the text has changed since its start, repeat the "
+          "command after its end");
     if (!is_under_way) submit(options);
     std::optional<Prepared> prepared;
     if (!job_.follow([&] { return (prepared = look(options)).has_value(); })) fail();
+    remove_earlier_outputs();
     return {std::move(*prepared), false};
   }
 
@@ -91,6 +96,29 @@ class Preparation {
     return {.parent = facility.prepared,
             .name = "xffl-prepare-" + name.substr(name.find('.') + 1),
             .report = std::string(kPrepareReport)};
+  }
+
+  // A job that was killed leaves half-written shards. Best effort: they cost space only.
+  void remove_earlier_outputs() {
+    try {
+      for (int number = job_.number() - 1; number > 0; --number)
+        job_.session().remove_tree(job_.folder().parent() / ("job" + std::to_string(number)) /
+                                   "out");
+    } catch (const Error& error) {
+      log::debug("the output of an earlier job stays",
+                 {{"facility", facility_.name.str()}, {"problem", error.what()}});
+    }
+  }
+
+  std::optional<Prepared> find_readable() {
+    try {
+      return facility::find_prepared(job_.session(), facility_);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kCorrupt) throw;
+      log::warning("the shards' description is damaged; the text is tokenized again",
+                   {{"facility", facility_.name.str()}, {"error", std::string(error.what())}});
+      return std::nullopt;
+    }
   }
 
   // False for shards that the site has purged.

@@ -247,6 +247,16 @@ TEST_F(Prepare, AShardThatWasCutShortIsMadeAgain) {
   EXPECT_EQ(read_file(shard, 1 << 24), before);
 }
 
+TEST_F(Prepare, ADamagedDescriptionIsMadeAgain) {
+  ASSERT_EQ(prepare().exit_code, 0);
+  const tokens::Prepared before = prepared();
+  write_file_atomic(fs::path(alba().prepared.str()) / "prepared.json", "{");
+  const ProcessResult done = prepare();
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  EXPECT_THAT(done.err, HasSubstr("description is damaged"));
+  EXPECT_EQ(prepared().training, before.training);
+}
+
 TEST_F(Prepare, AFailedJobShowsItsOutput) {
   write_config("sequence_length: 64");
   fs::remove(dir_ / "text/more/b.txt");
@@ -256,7 +266,12 @@ TEST_F(Prepare, AFailedJobShowsItsOutput) {
   EXPECT_THAT(failed.err, HasSubstr("job1/job.out"));
   EXPECT_FALSE(fs::exists(alba().prepared.str() + "/train.tokens"));
   write_text("text/more/b.txt", 20);
+  // As of a job that was killed.
+  const fs::path half = alba().prepared.str() + "/job1/out/train.tokens.tmp-0a1b2c3d";
+  write_file_atomic(half, "half a shard");
   EXPECT_EQ(prepare().exit_code, 0);
+  EXPECT_FALSE(fs::exists(half));
+  EXPECT_TRUE(fs::exists(alba().prepared.str() + "/job1/job.out"));
   EXPECT_TRUE(fs::exists(alba().prepared.str() + "/job2/out/report.json"));
 }
 
@@ -287,6 +302,19 @@ TEST_F(Prepare, AnInterruptedCommandFollowsItsJob) {
   EXPECT_EQ(second.exit_code, 0) << second.err;
   EXPECT_FALSE(fs::exists(folder / "job2"));
   EXPECT_EQ(prepared().files, 2u);
+}
+
+TEST_F(Prepare, AJobThatIsUnderWayIsFollowedAlsoWithAgain) {
+  interrupt_with_held_job();
+  const pid_t again = start_detached(
+      {.argv = {kXffl, "prepare", "alba", "-p", dir_.path().string(), "--again"}}, dir_ / "again");
+  EXPECT_TRUE(test::await([&] {
+    return read_file(dir_ / "again", 1 << 20).find("a job is under way and is followed") !=
+           std::string::npos;
+  })) << read_file(dir_ / "again", 1 << 20);
+  fs::remove(hold());
+  EXPECT_EQ(wait_for_exit(again), 0);
+  EXPECT_FALSE(fs::exists(fs::path(alba().prepared.str()) / "job2"));
 }
 
 TEST_F(Prepare, AJobThatEndsBetweenTwoLooksIsFollowed) {

@@ -35,10 +35,11 @@ struct Outcome {
 };
 
 /// Returns the facility's prepared text; when there is none, or with `again`, follows the job that
-/// makes it, and submits one if none is under way. A stop or a lost link leaves the job alone, and
-/// the next call follows it. Throws kConfig (the facility has no data.text, the queue manager
-/// rejects the job), kNotFound (the model has no tokenizer), kFailed (the job ended without shards:
-/// with the end of its output), kRemote (the answer to a submission was lost), kCancelled.
+/// makes it, and submits one if none is under way. After its success, removes the shards that
+/// earlier jobs have left unfinished. A stop or a lost link leaves the job alone, and the next call
+/// follows it. Throws kConfig (the facility has no data.text, the queue manager rejects the job),
+/// kNotFound (the model has no tokenizer), kFailed (the job ended without shards: with the end of
+/// its output), kRemote (the answer to a submission was lost), kCancelled.
 Outcome prepare(const config::Experiment& experiment, const config::Facility& facility,
                 facility::Services& services, bool again, std::stop_token stop,
                 const Callbacks& callbacks = {});
