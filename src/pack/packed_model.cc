@@ -72,16 +72,23 @@ Manifest read_manifest_with(const fs::path& folder, const std::string& sha256) {
 }
 
 // A folder with the expected manifest.json and file sizes is complete: unpack_model() renames only
-// complete folders, and a push writes manifest.json last.
+// complete folders, and a push writes manifest.json last. Throws kIo when the folder cannot be read
+// now: the caller would replace a model that another start of the job uses.
 bool is_complete(const fs::path& folder, const std::string& sha256) {
   try {
     const Manifest manifest = read_manifest_with(folder, sha256);
     return std::all_of(manifest.files.begin(), manifest.files.end(), [&](const ManifestFile& file) {
-      std::error_code none;
       const fs::path path = folder / file.name;
-      return fs::is_regular_file(path, none) && fs::file_size(path, none) == file.size_bytes;
+      std::error_code problem;
+      const fs::file_status status = fs::status(path, problem);
+      if (!fs::status_known(status)) throw system_error("stat " + path.string(), problem.value());
+      return fs::is_regular_file(status) && fs::file_size(path, problem) == file.size_bytes;
     });
-  } catch (const Error&) {
+  } catch (const UnreadableFile&) {
+    return false;
+  } catch (const Error& error) {
+    // Such as EMFILE and ESTALE, which say nothing about the folder. ENOTDIR: it is a file.
+    if (error.kind() == ErrorKind::kIo && error.error_number() != ENOTDIR) throw;
     return false;
   }
 }

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <string_view>
 
 #include "files.h"
 #include "support/recorded_syncs.h"
@@ -15,13 +17,20 @@
 
 namespace {
 
-thread_local bool has_hard_links = true;
+thread_local bool has_hard_links = true, is_stale = false;
 
 }  // namespace
 
 extern "C" int link(const char* from, const char* to) {
   if (has_hard_links) return ::linkat(AT_FDCWD, from, AT_FDCWD, to, 0);
   errno = EXDEV;
+  return -1;
+}
+
+extern "C" int lstat(const char* path, struct stat* info) {
+  if (!is_stale || !std::string_view(path).ends_with("/made/manifest.json"))
+    return ::fstatat(AT_FDCWD, path, info, AT_SYMLINK_NOFOLLOW);
+  errno = ESTALE;
   return -1;
 }
 
@@ -247,6 +256,16 @@ TEST_F(PackedModels, TheCompleteModelOfAnotherStartStays) {
   unpack();
   EXPECT_TRUE(fs::exists(dir_ / "made/in-use"));
   EXPECT_FALSE(fs::exists(dir_ / "tmp"));
+}
+
+TEST_F(PackedModels, ACompleteModelStaysWhileItsFileServerFails) {
+  unpack();
+  write_bytes(dir_ / "made/in-use", "x");
+  is_stale = true;
+  const ErrorKind kind = test::kind_of([&] { provide_base_model(spec()); });
+  is_stale = false;
+  EXPECT_EQ(kind, ErrorKind::kIo);
+  EXPECT_TRUE(fs::exists(dir_ / "made/in-use"));
 }
 
 // The site's purge may remove a file of the model, and a full disk may cut a file short.

@@ -52,7 +52,8 @@ Unpacked unpack_model(const job::PackedModel& packed, const std::filesystem::pat
 /// Makes `spec.base_model_path` available to a job: calls unpack_model() unless the coordinator
 /// sent the whole model or the model is already complete. Writes the reason for an error of
 /// unpack_model() to the job's `failure_path` and rethrows the error; the coordinator then sends
-/// the whole model.
+/// the whole model. Throws kIo, and writes no reason, when the file system does not show
+/// whether the folder that is there is complete.
 std::optional<Unpacked> provide_base_model(const job::JobSpec& spec);
 
 }  // namespace xffl::pack
