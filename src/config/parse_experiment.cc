@@ -519,7 +519,12 @@ Experiment load_experiment(const std::filesystem::path& project_folder) {
     if (failure.kind() != ErrorKind::kCorrupt) throw;
     throw Error(ErrorKind::kConfig, failure.what());
   }
-  return parse_experiment(text, file, project_folder);
+  Experiment experiment = parse_experiment(text, file, project_folder);
+  // A run keeps the experiment as a longer text, and each command reads this text.
+  with_context("in the copy of " + file.string() + " for a run folder", [&] {
+    parse_experiment(format_experiment(experiment), "config.resolved.yaml", project_folder);
+  });
+  return experiment;
 }
 
 }  // namespace xffl::config

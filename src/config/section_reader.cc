@@ -351,7 +351,9 @@ Value SectionReader::environment(const Node& node, const Field& key, const std::
       problem(node.keys[i].mark,
               in_quotes(node.keys[i].text) + " cannot be the name of an environment variable");
     } else if (named) {
-      lines.push_back("export " + node.keys[i].text + "=" + quote_for_shell(item.text));
+      Node line = item;
+      line.text = "export " + node.keys[i].text + "=" + quote_for_shell(item.text);
+      if (check_line(line, path)) lines.push_back(line.text);  // the run's copy has these lines
     } else if (item.text.find_first_not_of(' ') != std::string::npos &&
                item.text[item.text.find_first_not_of(' ')] == '#') {
       problem(item.mark, "a line of " + in_quotes(path) +

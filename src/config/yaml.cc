@@ -21,7 +21,7 @@
 namespace xffl::config {
 namespace {
 
-constexpr size_t kMaxBytes = 1 << 20;
+constexpr size_t kMaxBytes = 4 << 20;
 constexpr size_t kMaxDepth = 32;
 constexpr size_t kMaxProblems = 100;
 

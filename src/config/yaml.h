@@ -2,7 +2,7 @@
 //
 // Errors, each with its line and column: anchors, aliases, tags, duplicate keys, keys that are no
 // scalars, quoted text over several lines (an unterminated quote would swallow the lines after it),
-// more than one document, more than 1 MiB, nesting beyond 32, control characters, invalid UTF-8.
+// more than one document, more than 4 MiB, nesting beyond 32, control characters, invalid UTF-8.
 #pragma once
 
 #include <string>

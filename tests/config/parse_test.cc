@@ -479,6 +479,40 @@ TEST(LoadExperiment, AFileOfMoreThanOneMebibyteIsRejected) {
   EXPECT_EQ(error.kind(), ErrorKind::kConfig);
 }
 
+// The facility alba with environment lines whose value is `quotes` quotes.
+std::string with_environment(const char* quote, int lines, size_t quotes) {
+  const std::string value(quotes, *quote);
+  const std::string around = *quote == '"' ? "'" : "\"";
+  std::string environment = "environment: {";
+  for (int i = 0; i < lines; ++i)
+    environment += "A" + std::to_string(i) + ": " + around + value + around + ", ";
+  return small_with("training: {learning_rate: 1e-4}", environment + "}");
+}
+
+TEST(ParseExperiment, ALineOfEnvironmentIsMeasuredAsTheShellReadsIt) {
+  EXPECT_EQ(problems(with_environment("'", 1, 990)), "");
+  EXPECT_THAT(problems(with_environment("'", 1, 1000)),
+              HasSubstr("'facilities.alba.environment' has 4012 bytes, at most 4000 are allowed"));
+}
+
+TEST(LoadExperiment, TheCopyOfARunMayHaveMoreThanOneMebibyte) {
+  const test::TempDir project;
+  write_file_atomic(project / "xffl.yaml", with_environment("\"", 250, 3900));
+  const Experiment experiment = load_experiment(project.path());
+  const std::string copy = format_experiment(experiment);
+  EXPECT_GT(copy.size(), size_t{1} << 20);
+  EXPECT_EQ(parse_experiment(copy, "copy", project.path()), experiment);
+}
+
+TEST(LoadExperiment, RejectsAFileWhoseCopyCouldNotBeRead) {
+  const test::TempDir project;
+  write_file_atomic(project / "xffl.yaml", with_environment("'", 1000, 990));
+  const Error error = error_of([&] { load_experiment(project.path()); });
+  EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("in the copy of " + (project / "xffl.yaml").string()),
+                                  HasSubstr("config.resolved.yaml: error: the file has")));
+}
+
 TEST(Experiment, AnUnknownFacilityNamesTheKnownOnes) {
   const Experiment experiment = parse(kSmall);
   EXPECT_EQ(experiment.facility(FacilityName("brno")).name.str(), "brno");

@@ -75,7 +75,7 @@ TEST(ReadYaml, FindsTheQuoteThatIsNeverClosed) {
 }
 
 TEST(ReadYaml, BoundsSizeAndDepth) {
-  EXPECT_THAT(problems(std::string((1 << 20) + 1, ' ')), HasSubstr("at most 1048576 are read"));
+  EXPECT_THAT(problems(std::string((4 << 20) + 1, ' ')), HasSubstr("at most 4194304 are read"));
   const auto nested = [](size_t depth) {
     return "a: " + std::string(depth, '[') + std::string(depth, ']');
   };

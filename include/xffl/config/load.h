@@ -19,12 +19,12 @@ struct Problem {
 std::string format_problems(const std::filesystem::path& file,
                             const std::vector<Problem>& problems);
 
-/// Reads `project_folder`/xffl.yaml. Throws kNotFound, or kConfig whose message is
-/// format_problems() with all problems found.
+/// Reads `project_folder`/xffl.yaml, at most 1 MiB. Throws kNotFound, or kConfig whose message is
+/// format_problems() with all problems found, also when format_experiment() would not be read back.
 Experiment load_experiment(const std::filesystem::path& project_folder);
 
-/// The same for text that is not a file yet. `file` appears in messages; relative paths resolve
-/// against `project_folder`.
+/// The same for a text of at most 4 MiB. `file` appears in messages; relative paths resolve against
+/// `project_folder`.
 Experiment parse_experiment(const std::string& yaml, const std::filesystem::path& file,
                             const std::filesystem::path& project_folder);
 
