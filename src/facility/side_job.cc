@@ -118,8 +118,11 @@ void SideJob::submit(const config::Facility& shape, std::vector<remote::NewFile>
       .may_requeue = shape.may_requeue,
       .nodes_folder = shape.on_compute_nodes(folder())};
   const auto scheduler = services_.scheduler(shape, session_);
+  if (stop_.stop_requested())
+    throw Error(ErrorKind::kCancelled, "stopped before " + request.name + " was submitted");
   try {
-    id_ = scheduler->submit(request, stop_);
+    // A stop in the middle would leave a job whose id nobody knows.
+    id_ = scheduler->submit(request, {});
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kRemote) throw;
     throw Error(ErrorKind::kRemote,

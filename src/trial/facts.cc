@@ -10,6 +10,7 @@ namespace xffl::trial {
 namespace {
 
 constexpr size_t kMostFacts = 256, kLongestFact = 200;
+constexpr int64_t kMostPaths = 10'000;  // more than fit into kMaxNodeFacts
 
 std::string trial_text(std::string_view text) {
   const size_t end = text.find_last_not_of(" \r\t");
@@ -37,8 +38,7 @@ int small_number(const std::string& text) {
 void read_path_state(NodeFacts& facts, const std::string& rest) {
   const size_t blank = rest.find(' ');
   const int64_t number = trial_number(rest.substr(0, blank), -1);
-  if (blank == std::string::npos || number < 0 || number >= static_cast<int64_t>(kMostFacts))
-    return;
+  if (blank == std::string::npos || number < 0 || number >= kMostPaths) return;
   const std::string state = rest.substr(blank + 1);
   facts.paths[static_cast<int>(number)] = state == "ok"        ? PathState::kOk
                                           : state == "missing" ? PathState::kMissing
@@ -57,7 +57,7 @@ void read_fabric(NodeFacts& facts, const std::string& rest) {
 void read_hung(NodeFacts& facts, const std::string& rest) {
   if (rest.starts_with("path-")) {
     const int64_t number = trial_number(rest.substr(5), -1);
-    if (number >= 0 && number < static_cast<int64_t>(kMostFacts))
+    if (number >= 0 && number < kMostPaths)
       facts.paths[static_cast<int>(number)] = PathState::kHung;
   } else if (facts.hung.size() < kMostFacts) {
     facts.hung.push_back(trial_text(rest));

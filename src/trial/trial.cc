@@ -111,7 +111,6 @@ class Trial {
     }
     make_dirs(kept_file(experiment_, facility_.name).parent_path());
     write_file_atomic(kept_file(experiment_, facility_.name), format_kept(kept));
-    job_.session().remove_tree(job_.folder() / "model");  // of a job that failed
     remove_old_folders();
     return kept;
   }
@@ -145,6 +144,7 @@ class Trial {
   void remove_old_folders() {
     try {
       remote::Session& session = job_.session();
+      session.remove_tree(job_.folder() / "model");  // of a job that failed
       const RemotePath parent = job_.folder().parent(), checks = parent.parent();
       for (int number = job_.number() - kKeptFolders; number > 0; --number) {
         const RemotePath old = parent / ("job" + std::to_string(number));

@@ -226,6 +226,23 @@ TEST_F(CheckJob, AJobThatEndsBetweenTwoLooksIsFollowed) {
   EXPECT_EQ(kept.job_number, 1) << "no second job is submitted";
 }
 
+TEST_F(CheckJob, AFailedCleanUpLosesNoResults) {
+  const config::Experiment experiment = config::load_experiment(dir_.path());
+  SystemClock clock;
+  facility::Services services = facility::make_services(clock, dir_.path());
+  const auto local = remote::make_local_session();
+  const auto link = std::make_shared<test::FaultySession>(*local);
+  services.connect = [&](const config::Facility&) { return link; };
+  services.programs = {kCheckBin + std::string("/xffl"), kCheckBin + std::string("/xffl-train")};
+  link->after_stat = [&](const RemotePath& path) {
+    if (path.str().ends_with(job::kCheckReport) && fs::exists(path.str()))
+      link->lose_reply("remove_tree");
+  };
+  const trial::Kept kept = trial::check_by_job(
+      experiment, experiment.facility(FacilityName("alba")), services, {}, {}, {});
+  EXPECT_FALSE(kept.results.empty());
+}
+
 TEST_F(CheckJob, DataOfAnotherVocabularyIsNamed) {
   write_shard(65);
   const ProcessResult done = check();

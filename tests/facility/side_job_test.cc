@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "fake_services.h"
 #include "support/forwarding_scheduler.h"
+#include "xffl/base/error.h"
 #include "xffl/plan/facility_layout.h"
 
 namespace xffl::facility {
@@ -146,6 +148,38 @@ class NotingScheduler final : public test::ForwardingScheduler {
  private:
   std::vector<std::string>& folders_;
 };
+
+// The user stops the command while the queue manager accepts its job.
+class StoppingScheduler final : public test::ForwardingScheduler {
+ public:
+  StoppingScheduler(std::shared_ptr<submit::Scheduler> inner, std::stop_source& source)
+      : ForwardingScheduler(std::move(inner)), source_(source) {}
+  JobId submit(const submit::JobRequest& request, std::stop_token stop) override {
+    const JobId id = ForwardingScheduler::submit(request, stop);
+    source_.request_stop();
+    if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped in the command");
+    return id;
+  }
+
+ private:
+  std::stop_source& source_;
+};
+
+TEST(SideJob, KnowsItsJobAfterAStopInTheSubmission) {
+  test::FakeServices fake;
+  fake.services.programs = {"/x/xffl", "/x/xffl-train"};
+  std::stop_source source;
+  fake.services.scheduler = [&](const auto&, auto) {
+    return std::make_shared<StoppingScheduler>(std::make_shared<test::FakeScheduler>(fake.cluster),
+                                               source);
+  };
+  const config::Facility facility = alba();
+  SideJob job(facility, seconds(1), fake.services, kPlace, source.get_token(), {});
+  job.submit(facility, {});
+  EXPECT_TRUE(fake.session->stat(job.folder() / "job.id"));
+  EXPECT_THROW(job.submit(facility, {}), Error);
+  EXPECT_EQ(fake.cluster.jobs().size(), 1u) << "a stopped command submits nothing";
+}
 
 // A job that is not found there counts as lost, and its command submits another one.
 TEST(SideJob, BeginsInItsFolderOnComputeNodes) {

@@ -28,8 +28,19 @@ TEST(NodeFacts, AreReadByName) {
   EXPECT_TRUE(facts.complete);
 }
 
+// A facility may have hundreds of shards. The site's libraries stand behind them.
+TEST(NodeFacts, NameAMissingPathBehindManyOthers) {
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += "path " + std::to_string(i) + " ok\n";
+  const NodeFacts facts = parse_node_facts(text + "path 1000 missing\nhung path-1001\nend\n");
+  EXPECT_EQ(facts.paths.size(), 1002u);
+  EXPECT_EQ(facts.paths.at(1000), PathState::kMissing);
+  EXPECT_EQ(facts.paths.at(1001), PathState::kHung);
+}
+
 TEST(NodeFacts, HostileTextIsBounded) {
-  std::string text = "host \x1b[31mred\ngpus 99999999999999999999\nfree -1\npath 5000 ok\npath 1\n";
+  std::string text =
+      "host \x1b[31mred\ngpus 99999999999999999999\nfree -1\npath 10000 ok\npath 1\n";
   for (int i = 0; i < 9000; ++i) text += "fabric x 99999999\n";
   const NodeFacts facts = parse_node_facts(text);
   EXPECT_EQ(facts.host.find('\x1b'), std::string::npos);
