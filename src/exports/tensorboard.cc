@@ -51,7 +51,8 @@ class Export {
   Export(const RunStory& story, const history::RunFolder& run, const fs::path& to)
       : story_(story), run_(run), to_(to) {
     for (const AttemptStory& attempt : story.attempts)
-      if (attempt.accepted_seq > 0) accepted_[attempt.round].push_back(&attempt);
+      if (attempt.accepted_seq > 0 && attempt.outcome != report::Outcome::kLost)
+        accepted_[attempt.round].push_back(&attempt);
     add(kGlobal, text_record(seconds_of(story.first_event), "xffl/run",
                              "run **" + story.run + "** of project **" + story.project + "**"));
   }
@@ -99,7 +100,8 @@ class Export {
   }
 
  private:
-  // The newest accepted attempt of each facility, of those ahead of the publication.
+  // The newest accepted attempt of each facility, of those ahead of the publication. An update is
+  // lost ahead of the publication only, so a later event changes no record.
   std::vector<const AttemptStory*> used_attempts(const RoundStory& round) {
     std::map<FacilityName, const AttemptStory*> used;
     for (const AttemptStory* attempt : accepted_[round.number])

@@ -110,6 +110,22 @@ TEST_F(Tensorboard, HasTheNodeSecondsOfEachFacilityAtThePublication) {
   EXPECT_THAT(read_file(only_file(folder_ / "tb/global"), 1 << 20), HasSubstr(record));
 }
 
+TEST_F(Tensorboard, HasNoCurvesOfAnUpdateThatWasLost) {
+  SyntheticRun run(1);
+  run.plan(1, 2);
+  for (int facility = 0; facility < 2; ++facility) {
+    run.open(1, facility);
+    run.accept(1, facility);
+    write_metrics(1, facility);
+  }
+  run.add({1, SyntheticRun::name(0), 1}, history::UpdateLost{"both copies are damaged"});
+  run.add({1, SyntheticRun::name(0)}, history::FacilityMissing{"the facility is unreachable"});
+  run.publish(1, {1});
+  write(run.story(), folder_ / "tb");
+  EXPECT_FALSE(fs::exists(folder_ / "tb/site0"));
+  EXPECT_TRUE(fs::exists(folder_ / "tb/site1"));
+}
+
 // TensorBoard reads a file that grows: bytes that it has read must not change.
 TEST_F(Tensorboard, EachEventOnlyAppends) {
   for (int round = 1; round <= 2; ++round)
