@@ -67,6 +67,22 @@ std::string trace_of(const history::RunFolder& folder) {
   return trace + history::lock_holder(folder.journal());
 }
 
+bool may_have_coordinator(const history::RunFolder& folder) {
+  try {
+    return !history::lock_holder(folder.journal()).empty();
+  } catch (const std::exception&) {
+    return true;
+  }
+}
+
+void RepeatedProblem::warn(const std::string& message, const std::string& problem) {
+  const auto now = std::chrono::steady_clock::now();
+  if (problem == last_ && now - logged_ < std::chrono::minutes(1)) return;
+  last_ = problem;
+  logged_ = now;
+  log::warning(message, {{"problem", problem}});
+}
+
 report::RunStory story_of(const ProjectOptions& options, const history::RunFolder& folder) {
   const config::Experiment experiment = experiment_of(options, folder);
   report::StoryContext context;

@@ -1,6 +1,7 @@
 // Shared by the commands of a project: the folder of its runs.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 
@@ -35,6 +36,22 @@ config::Experiment experiment_of(const ProjectOptions& options, const history::R
 /// A value that changes with the run: the sizes and times of its files, and its coordinator. Costs
 /// little: a command that follows a run reads the journal only after a change.
 std::string trace_of(const history::RunFolder& folder);
+
+/// False when no coordinator has the run. True also when the disk with the lock does not answer.
+bool may_have_coordinator(const history::RunFolder& folder);
+
+/// The problem of a look that is repeated.
+class RepeatedProblem {
+ public:
+  /// Logs a new problem at once, and the same one each minute.
+  void warn(const std::string& message, const std::string& problem);
+  /// After a look without a problem.
+  void clear() { last_.clear(); }
+
+ private:
+  std::string last_;
+  std::chrono::steady_clock::time_point logged_{};
+};
 
 /// The story of a run up to now, with the certificates that end soon.
 report::RunStory story_of(const ProjectOptions& options, const history::RunFolder& folder);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "command_tree.h"
 #include "commands.h"
@@ -42,15 +43,21 @@ void watch(const ReportOptions& options, const history::RunFolder& folder, const
   const std::chrono::seconds pause(options.watch_seconds);
   SystemClock clock;
   std::string shown;
-  do {
-    const std::string trace = trace_of(folder);
-    if (trace == shown) continue;
-    const report::RunStory story = story_of(options.project, folder);
-    const bool goes_on = story.state == "running";
-    write_page(path, report::format_html(story, goes_on ? std::optional(pause) : std::nullopt));
-    shown = trace;
-    if (!goes_on) return;
-  } while (clock.sleep(pause, signals.token()));
+  RepeatedProblem problem;
+  do try {
+      const std::string trace = trace_of(folder);
+      if (trace == shown) continue;
+      const report::RunStory story = story_of(options.project, folder);
+      const bool goes_on = story.state == "running";
+      write_page(path, report::format_html(story, goes_on ? std::optional(pause) : std::nullopt));
+      shown = trace;
+      problem.clear();
+      if (!goes_on) return;
+    } catch (const std::exception& error) {  // of a disk, or a file that is replaced
+      if (shown.empty() || !may_have_coordinator(folder)) throw;
+      problem.warn("the report is not written now: the next look tries again", error.what());
+    }
+  while (clock.sleep(pause, signals.token()));
 }
 
 void run_report(const ReportOptions& options) {

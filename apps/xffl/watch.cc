@@ -123,14 +123,22 @@ void watch_run(const ProjectOptions& options, const WatchOptions& watch) {
   View view(watch);
   status::RunStatus status;
   std::string trace, shown_json;
+  RepeatedProblem problem;
   for (;;) {
-    const std::string now = trace_of(folder);
-    const bool changed = now != trace;
-    trace = now;
-    if (changed) {
-      status = status::read_status(folder.path(), experiment.rounds, status::Rounds::kNewest);
-      if (!status.run_state.completed && !status.run_state.cancelled)
-        status.credentials = ending_credentials(experiment);
+    bool changed = false;
+    try {
+      const std::string now = trace_of(folder);
+      if (now != trace) {
+        status = status::read_status(folder.path(), experiment.rounds, status::Rounds::kNewest);
+        if (!status.run_state.completed && !status.run_state.cancelled)
+          status.credentials = ending_credentials(experiment);
+        changed = true;
+      }
+      trace = now;
+      problem.clear();
+    } catch (const std::exception& error) {  // of a disk, or a file that is replaced
+      if (trace.empty() || !may_have_coordinator(folder)) throw;
+      problem.warn("the run is not read now: the next look tries again", error.what());
     }
     // A coordinator's silence shows without a change of the run.
     if (!watch.json) view.show(status::make_frame(status, SystemClock().utc()));

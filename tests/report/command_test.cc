@@ -89,6 +89,25 @@ TEST_F(ReportCommand, WatchRewritesThePageUntilTheCoordinatorEnds) {
   EXPECT_FALSE(shows("http-equiv=\"refresh\"")) << "the last page";
 }
 
+TEST_F(ReportCommand, WatchGoesOnAfterAnErrorThatPasses) {
+  const fs::path journal = page().parent_path() / "journal.db", away = folder_ / "away.db";
+  auto store = history::Store::open(journal);
+  const pid_t command = start_detached({.argv = {XFFL_BINARY_DIR "/bin/xffl", "report", "-p",
+                                                 (folder_ / "project").string(), "--watch", "1"}},
+                                       folder_ / "output");
+  const auto shows = [](const fs::path& file, const std::string& text) {
+    return fs::exists(file) && read_file(file, 1 << 20).find(text) != std::string::npos;
+  };
+  EXPECT_TRUE(test::await([&] { return shows(page(), "complete up to event 24 "); }));
+  fs::rename(journal, away);
+  EXPECT_TRUE(test::await([&] { return shows(folder_ / "output", "the report is not written"); }));
+  fs::rename(away, journal);
+  store->append(history::encode({}, history::RunResumed{}));
+  EXPECT_TRUE(test::await([&] { return shows(page(), "complete up to event 25 "); }));
+  store.reset();
+  EXPECT_EQ(wait_for_exit(command), 0) << read_file(folder_ / "output", 1 << 20);
+}
+
 // An error at each system call that writes the page: the earlier page stays, whole.
 TEST_F(ReportCommand, AFullOrReadOnlyDiskLeavesTheEarlierPage) {
   const std::string faults = XFFL_BINARY_DIR "/bin/xffl-call-faults";

@@ -194,6 +194,19 @@ TEST_F(Watch, ReturnsTheCoordinatorsExitCode) {
   EXPECT_EQ(run_process({.argv = argv}).exit_code, exit_code(ErrorKind::kCancelled));
 }
 
+TEST_F(Watch, GoesOnAfterAnErrorThatPasses) {
+  View view = on_terminal(24, 200);
+  ASSERT_TRUE(view.await_text("updated"));
+  std::filesystem::rename(folder_.journal(), dir_ / "away.db");
+  EXPECT_TRUE(
+      view.await([&] { return view.bytes.find("the run is not read now") != std::string::npos; }));
+  std::filesystem::rename(dir_ / "away.db", folder_.journal());
+  train(3, 2);
+  EXPECT_TRUE(view.await_text("2/4")) << view.bytes;
+  stop_run();
+  EXPECT_EQ(view.finish(), exit_code(ErrorKind::kCancelled));
+}
+
 TEST_F(Watch, EndsWithAnErrorForACancelledRun) {
   history_->record({}, history::RunCancelled{});
   end_coordinator();
