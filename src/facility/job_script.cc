@@ -54,10 +54,12 @@ Arguments with_libraries(const config::Facility& facility, Arguments trainer) {
 
 Arguments trainer_command(const config::Facility& facility, const RemotePath& folder,
                           const Programs& programs) {
+  const bool builtin = facility.trainer_command.empty();
   Arguments arguments = facility.trainer_command;
-  if (arguments.empty())
-    arguments = {facility.on_compute_nodes(trainer_program(facility, programs))};
+  if (builtin) arguments = {facility.on_compute_nodes(trainer_program(facility, programs))};
   append(arguments, {"--job", (folder / plan::kJobFile).str()});
+  // By default a trainer that sees no GPU trains on the CPUs, too slowly for the walltime.
+  if (builtin && facility.shape().gpus_per_node > 0) append(arguments, {"--device", "cuda"});
   return with_libraries(facility, std::move(arguments));
 }
 

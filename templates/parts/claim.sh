@@ -32,7 +32,7 @@ elif [ -d claim ]; then
     echo "xffl: this attempt is already claimed by ${owner:+job }${owner:-an unknown job}; nothing to do"
     exit 0
   fi
-  if [ -e out/report.json ]; then
+  if [ -e out/report.json ] || [ -e stay.taken ]; then # the folder out of a job of several rounds may be removed
     already_reported
     echo "xffl: job $job has already reported"
     exit 0

@@ -79,6 +79,12 @@ for host in "${hosts[@]}"; do
     steps+=($!)
   done
 done
+# A warning between the last look and the last rank. A shell between fork and exec loses a signal: hence twice.
+if [ -n "$warned" ]; then
+  kill -USR1 "${steps[@]}" 2>/dev/null
+  sleep 1
+  kill -USR1 "${steps[@]}" 2>/dev/null
+fi
 
 # A rank that fails ends the others. A signal to this script ends `wait`, but no rank.
 status=0

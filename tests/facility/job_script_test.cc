@@ -79,6 +79,16 @@ TEST(JobScript, ForSlurmMatchesTheGoldenFile) {
   expect_golden("slurm.sbatch", script_of(facility_of(kProject)));
 }
 
+// The key trainer.command chooses its own device.
+TEST(JobScript, OnlyXfflsTrainerMustFindTheGpusOfTheJob) {
+  EXPECT_THAT(script_of(facility_of(kProject)), HasSubstr("/job.json --device cuda &\n"));
+  EXPECT_THAT(script_of(facility_of(with("gpus_per_node: 4", "gpus_per_node: 0"))),
+              HasSubstr("/job.json &\n"));
+  EXPECT_THAT(script_of(facility_of(with(
+                  "workdir:", "trainer: {command: [xffl-train, --device, cpu]}\n    workdir:"))),
+              HasSubstr(" xffl-train --device cpu --job " + kFolder.str() + "/job.json &\n"));
+}
+
 TEST(JobScript, InAnImageBindsTheJobsFolders) {
   const config::Facility facility = facility_of(with(
       "workdir:",

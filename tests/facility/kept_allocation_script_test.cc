@@ -205,6 +205,7 @@ TEST_F(KeptAllocationScript, ARequeuedJobContinuesItsAllocationsAttempt) {
   ASSERT_TRUE(await([&] { return ran().find("r3 ") != std::string::npos; }));
   kill_job();
   fs::remove_all(folder(2));  // an old round; of the first one the small files stay
+  fs::remove_all(folder(1) / "out");
   fs::remove(folder(3) / "slow");
   start("1");
   ASSERT_TRUE(await_file("stay.offered", 3)) << text("job.out") << text("job.out", 3);

@@ -78,6 +78,19 @@ esac
     ::chmod((dir_ / name).c_str(), 0755);
   }
   void trainer(const std::string& body) { program("trainer", body); }
+  /// The ranks of the first host run `body` and then wait for a warning, which comes so long after
+  /// the job's start. The other host's ranks outlive the warning.
+  void warned_trainer(std::chrono::seconds after, const std::string& body = "") {
+    settings([&](auto& values) {
+      values.time = std::chrono::seconds(600);
+      values.warning = values.time - after;
+    });
+    trainer(
+        "trap 'echo \"$RANK warned\"; exit 0' USR1\n"
+        "if [ -n \"$ON\" ]; then sleep " +
+        std::to_string(after.count() + 1) + "; exit 0; fi\n" + body +
+        "for ((i = 0; i < 300; ++i)); do sleep 0.1; done\nexit 7\n");
+  }
   void write_script() {
     job::JobSpec spec;
     spec.key = {"demo", "0001", 1, "alba", 1, std::string(32, 'a')};
@@ -192,32 +205,33 @@ TEST_P(RankScript, ARankThatFailsEndsTheOthers) {
 }
 
 TEST_P(RankScript, TheWarningReachesTheFirstHost) {
-  settings([](auto& values) {
-    values.time = std::chrono::seconds(600);
-    values.warning = std::chrono::seconds(598);  // two seconds after the start
-  });
-  trainer(
-      "trap 'echo \"$RANK warned\"; exit 0' USR1\n"
-      "if [ -n \"$ON\" ]; then sleep 3; exit 0; fi\n"  // the other host outlives the warning
-      "for ((i = 0; i < 300; ++i)); do sleep 0.1; done\nexit 7\n");
+  warned_trainer(std::chrono::seconds(2));
   const ProcessResult result = run();
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_THAT(ranks_of(result.out), ElementsAre("0 warned", "1 warned"));
 }
 
+// The signal comes between the start of the first rank and the note of its process id.
+TEST_P(RankScript, AWarningWhileTheRanksStartReachesThem) {
+  write_file_atomic(dir_ / "env.sh",
+                    "trap '[ \"$BASH_COMMAND\" != \"steps+=(\\$!)\" ] || "
+                    "{ trap - DEBUG; kill -USR1 $$; }' DEBUG\n");
+  trainer(
+      "[ -z \"$ON\" ] || exit 0\ntrap 'exit 3' USR1\n"
+      "for ((i = 0; i < 100; ++i)); do sleep 0.1; done\n");
+  write_script();
+  const ProcessResult result = run_script(
+      {"env", "BASH_ENV=" + (dir_ / "env.sh").string(), "bash", (dir_ / "job.sh").string()});
+  EXPECT_NE(result.exit_code, 0) << result.out << result.err;  // a shell before its trap dies
+  EXPECT_THAT(result.out, HasSubstr("the trainer ended with"));
+}
+
 // A full disk or a failover of the file system lasts a moment.
 TEST_P(RankScript, AFailedHeartbeatEndsNeitherTheHeartbeatNorTheWarning) {
-  settings([](auto& values) {
-    values.time = std::chrono::seconds(600);
-    values.warning = std::chrono::seconds(597);  // three seconds after the start
-  });
-  trainer(
-      "trap 'echo \"$RANK warned\"; exit 0' USR1\n"
-      "if [ -n \"$ON\" ]; then sleep 4; exit 0; fi\n"
-      "if [ \"$RANK\" = 0 ]; then\n"
-      "  for beat in claim/beat-*; do rm \"$beat\"; mkdir \"$beat\"; done\n"
-      "  sleep 1.5\n  rmdir claim/beat-*\nfi\n"
-      "for ((i = 0; i < 300; ++i)); do sleep 0.1; done\nexit 7\n");
+  warned_trainer(std::chrono::seconds(3),
+                 "if [ \"$RANK\" = 0 ]; then\n"
+                 "  for beat in claim/beat-*; do rm \"$beat\"; mkdir \"$beat\"; done\n"
+                 "  sleep 1.5\n  rmdir claim/beat-*\nfi\n");
   const ProcessResult result = run();
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_THAT(ranks_of(result.out), ElementsAre("0 warned", "1 warned"));

@@ -65,7 +65,7 @@ elif [ -d claim ]; then
     echo "xffl: this attempt is already claimed by ${owner:+job }${owner:-an unknown job}; nothing to do"
     exit 0
   fi
-  if [ -e out/report.json ]; then
+  if [ -e out/report.json ] || [ -e stay.taken ]; then # the folder out of a job of several rounds may be removed
     already_reported
     echo "xffl: job $job has already reported"
     exit 0
@@ -163,7 +163,7 @@ rank=$1 local_rank=$2 address=$3 port=$4
 set +eCu # undo options set by `environment`
 export RANK=$rank LOCAL_RANK=$local_rank LOCAL_WORLD_SIZE=4 WORLD_SIZE=$((2 * 4))
 export MASTER_ADDR=${MASTER_ADDR:-$address} MASTER_PORT=${MASTER_PORT:-$port}
-exec xffl-train --job /scratch/me/xffl/demo/0001-0123abcd/alba/r0002/a1/job.json
+exec xffl-train --job /scratch/me/xffl/demo/0001-0123abcd/alba/r0002/a1/job.json --device cuda
 XFFL_RANK
 mv rank.sh.part rank.sh || exit 1
 
@@ -185,6 +185,12 @@ for host in "${hosts[@]}"; do
     steps+=($!)
   done
 done
+# A warning between the last look and the last rank. A shell between fork and exec loses a signal: hence twice.
+if [ -n "$warned" ]; then
+  kill -USR1 "${steps[@]}" 2>/dev/null
+  sleep 1
+  kill -USR1 "${steps[@]}" 2>/dev/null
+fi
 
 # A rank that fails ends the others. A signal to this script ends `wait`, but no rank.
 status=0
