@@ -1,6 +1,7 @@
 #include "action_limit.h"
 
 #include <chrono>
+#include <new>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -9,7 +10,7 @@
 
 namespace xffl::facility {
 
-ActionLimit::ActionLimit(const std::stop_token& stop, std::function<bool()> is_over)
+ActionLimit::ActionLimit(const std::stop_token& stop, std::function<bool()> is_over) try
     : stop_(stop), forward_(stop, [this] { either_.request_stop(); }) {
   // The action itself meets the errors of `is_over`: it uses the same journal and memory.
   const auto over = [is_over = std::move(is_over)] {
@@ -33,6 +34,8 @@ ActionLimit::ActionLimit(const std::stop_token& stop, std::function<bool()> is_o
   } catch (const std::system_error& error) {  // this machine's limit of processes is reached
     throw Error(ErrorKind::kIo, std::string("cannot start a thread: ") + error.what());
   }
+} catch (const std::bad_alloc&) {
+  throw Error(ErrorKind::kIo, kNoMemory);
 }
 
 }  // namespace xffl::facility

@@ -11,9 +11,12 @@
 
 namespace xffl::facility {
 
+inline constexpr const char* kNoMemory = "this machine has no memory left";
+
 class ActionLimit {
  public:
-  /// A thread calls `is_over` twice a second until it returns true, which stops token().
+  /// A thread calls `is_over` twice a second until it returns true, which stops token(). Throws kIo
+  /// when this machine has no thread or no memory for it.
   ActionLimit(const std::stop_token& stop, std::function<bool()> is_over);
 
   /// Stopped with `stop` and when the time is over.

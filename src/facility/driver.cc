@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <new>
 #include <set>
 #include <stop_token>
 #include <utility>
@@ -46,7 +47,8 @@ constexpr seconds kBegun{5}, kFetch{8}, kCleanup{8}, kTail{2}, kTraces{1}, kToge
 // At any time, for a job's times ahead of a record, and for the metrics of all attempts at the end:
 // each round's publication waits for both.
 constexpr seconds kTimes{10}, kMetrics{10};
-// The driver waits longer for an accepted update that this machine has lost.
+// The least time for the fetch of an accepted update that this machine has lost: the deadline or a
+// departure ends the fetch later than other actions.
 constexpr seconds kRestore{120};
 // The pause between attempts to record an event on this machine after the round's deadline.
 constexpr seconds kLatePause{5};
@@ -122,10 +124,15 @@ class FacilityDriver::Impl {
       if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
       context_.history.check_writer();
       const Event event = perform(next.action, stop);
+      note_answer(event);
       next = step(policy_, std::move(next.machine), event, now_with_budget());
     }
     const history::FacilityState state = known();
-    if (next.machine.link.last_error.empty()) keep_metrics(state);
+    if (answers_) try {
+        keep_metrics(state);
+      } catch (const std::bad_alloc&) {  // the round does not need them
+        log::warning("the metrics were not kept", {site_.name_field(), {"problem", kNoMemory}});
+      }
     return {state.accepted, state.accepted ? "" : state.missing.value_or("unknown")};
   }
 
@@ -169,6 +176,20 @@ class FacilityDriver::Impl {
     if (const history::Attempt* attempt = state.current();
         attempt != nullptr && attempt->cancel_intended)
       end_jobs(*attempt, stop);
+  }
+
+  bool has_report(std::stop_token stop) {
+    const remote::StopScope stop_scope(stop);
+    const history::FacilityState state = known();
+    const history::Attempt* current = state.current();
+    if (current == nullptr || current->failure || current->cancel_intended ||
+        current->job_id.empty() || state.accepted)
+      return false;
+    try {
+      return fetch_.has_reported(current->number);
+    } catch (const Error&) {  // the facility does not answer
+      return false;
+    }
   }
 
   void release_allocation() try {
@@ -229,13 +250,17 @@ class FacilityDriver::Impl {
     for (int failures = 0;;) {
       try {
         const history::FacilityState before = known();
-        if (!before.accepted || !has_update(*before.accepted, stop)) end_earlier_jobs(stop);
+        const bool is_kept = before.accepted && has_update(*before.accepted, stop);
+        run_began_ = SteadyClock::now();  // the later steps have their time after a long fetch, too
+        if (!is_kept) end_earlier_jobs(stop);
         return;
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::kIo) throw;
         pause_after(error.what(), ++failures, stop);
       } catch (const std::filesystem::filesystem_error& error) {
         pause_after(error.what(), ++failures, stop);
+      } catch (const std::bad_alloc&) {
+        pause_after(kNoMemory, ++failures, stop);
       }
       if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
       context_.history.check_writer();
@@ -246,19 +271,11 @@ class FacilityDriver::Impl {
   /// False when an accepted update is damaged and the facility has lost it: the facility trains
   /// again.
   bool has_update(const history::Accepted& accepted, std::stop_token stop) {
-    const auto gives_up = [&] {
-      const auto limit = deadline(policy_, now());
-      return limit && limit->is_up();
+    // is_past_deadline() alone is true kTogether after the deadline.
+    const auto is_over = [this](SteadyClock::time_point began) {
+      return SteadyClock::now() - began >= kRestore && is_past_deadline(kFetch, began, kRestore);
     };
-    const auto began = SteadyClock::now();
-    const ActionLimit limit(stop, [&] { return is_past_deadline(kFetch, began, kRestore); });
-    std::optional<std::string> lost;
-    try {
-      lost = fetch_.restore(accepted, policy_.max_outage, gives_up, limit.token());
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kCancelled || !limit.is_reached()) throw;
-      lost = "not fetched again before the round's deadline";
-    }
+    const auto lost = fetch_.restore(accepted, policy_.max_outage, is_over, stop);
     if (!lost) return true;
     log::warning("an accepted update is lost: the facility trains again",
                  {site_.name_field(), {"round", plan_.round}, {"problem", *lost}});
@@ -434,6 +451,8 @@ class FacilityDriver::Impl {
         return {false, error.what()};
       } catch (const std::filesystem::filesystem_error& error) {
         return {false, error.what()};
+      } catch (const std::bad_alloc&) {
+        return {false, kNoMemory};
       }
       if (!keep(record.attempt, event)) return {false, {}};
     }
@@ -595,11 +614,19 @@ class FacilityDriver::Impl {
           {facility, round, {"problem", report.optimizer_lost}});
   }
 
+  // The machine forgets the link's errors when it gives the facility up.
+  void note_answer(const Event& event) {
+    if (std::holds_alternative<Unreachable>(event) || std::holds_alternative<AuthRequired>(event))
+      answers_ = false;
+    else if (!std::holds_alternative<TimerFired>(event))
+      answers_ = true;
+  }
+
   /// Logs each error of the link once, and the link's recovery.
   void log_link(const FacilityMachine& machine) {
     const Link& link = machine.link;
     log_needs_user(machine);
-    if (link.last_error == last_logged_) return;
+    if (link.last_error == last_logged_ || (link.last_error.empty() && !answers_)) return;
     const log::Field facility = site_.name_field();
     if (link.last_error.empty()) {
       log::info("facility reachable again", {facility});
@@ -631,9 +658,15 @@ class FacilityDriver::Impl {
     const int number = attempt.number;
     std::vector<Action> actions = {Fence{number}};
     if (!attempt.job_id.empty()) actions.push_back(CancelJob{number, JobId(attempt.job_id)});
-    actions.push_back(Sleep{attempt.job_id.empty() ? site_.settle_time() : Nanoseconds(1)});
     actions.push_back(FindJobs{number});
-    for (size_t i = 0; i < actions.size(); ++i) {
+    bool may_arrive = attempt.job_id.empty();
+    for (size_t i = 0; i < actions.size() || may_arrive; ++i) {
+      if (i == actions.size()) {
+        // A lost submission may arrive late. The settle time does not end with the round.
+        site_.sleep(site_.settle_time(), stop);
+        actions.push_back(FindJobs{number});
+        may_arrive = false;
+      }
       context_.history.check_writer();
       const Event event = perform(actions[i], stop);
       if (const auto* lost = std::get_if<Unreachable>(&event))
@@ -641,8 +674,10 @@ class FacilityDriver::Impl {
       if (const auto* auth = std::get_if<AuthRequired>(&event))
         throw Error(ErrorKind::kAuth, auth->reason);
       if (const auto* found = std::get_if<Found>(&event))
-        for (const JobId& job : found->jobs)
+        for (const JobId& job : found->jobs) {
+          may_arrive = false;
           if (job.str() != attempt.job_id) actions.push_back(CancelJob{number, job});
+        }
     }
     context_.history.record(scope(number), history::CancelConfirmed{});
   }
@@ -680,6 +715,8 @@ class FacilityDriver::Impl {
       return std::visit(
           Overloaded{[&](const Push& a) { return push_.push(a.attempt, stop); },
                      [&](const Submit& a) {
+                       if (auto over = reserve_larger_job(a.attempt))
+                         return Event(SubmitDeferred{*std::move(over)});
                        push_.check_space(a.attempt);
                        return Event(Submitted{job_.submit(a.attempt, stop)});
                      },
@@ -711,7 +748,32 @@ class FacilityDriver::Impl {
       return *std::move(event);
     } catch (const std::filesystem::filesystem_error& error) {
       return Unreachable{error.what()};
+    } catch (const std::bad_alloc&) {
+      return *event_of(Error(ErrorKind::kRemote, kNoMemory), action);
     }
+  }
+
+  /// After a restart xffl.yaml may have a larger job than the intended submission: reserves it, or
+  /// returns why a budget does not allow it.
+  std::optional<std::string> reserve_larger_job(int attempt) {
+    if (!has_budget()) return std::nullopt;
+    const submit::JobShape shape = site_.settings.shape();
+    const double reserved =
+        context_.history.spending().reserved(facility_.facility, plan_.round, attempt);
+    if (shape.node_hours(shape.walltime) * 3600 <= reserved) return std::nullopt;
+    history::Event again = history::SubmitIntended{};
+    try {
+      complete(attempt, again);
+    } catch (const Error& error) {  // of the template, which a user may correct
+      if (error.kind() != ErrorKind::kConfig && error.kind() != ErrorKind::kNotFound) throw;
+      throw Error(ErrorKind::kIo, error.what());
+    }
+    std::optional<std::string> over;
+    context_.history.record_if(scope(attempt), again, [&](const history::Spending& spending) {
+      over = over_budget(context_.experiment, site_.settings, spending, reserved);
+      return !over;
+    });
+    return over;
   }
 
   /// Sleeps for a pause of the machine. The pause ends early when the round's end has moved and has
@@ -772,6 +834,7 @@ class FacilityDriver::Impl {
   Clock::MonotonicTime began_;
   Clock::UtcTime began_utc_;
   std::string last_logged_;  // the last link error in the log
+  bool answers_ = true;      // false after an action without an answer of the facility
   bool logged_late_ = false;
   bool logged_needs_user_ = false;
   std::string activity_;                      // describe() of the machine after its last step
@@ -793,6 +856,7 @@ void FacilityDriver::cancel(const std::string& reason, std::stop_token stop) {
   impl_->cancel(reason, std::move(stop));
 }
 void FacilityDriver::repeat_cancel(std::stop_token stop) { impl_->repeat_cancel(stop); }
+bool FacilityDriver::has_report(std::stop_token stop) { return impl_->has_report(stop); }
 void FacilityDriver::release_allocation() { impl_->release_allocation(); }
 
 int quorum_now(const Context& context, const plan::RoundPlan& plan) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <span>
 
+#include "action_limit.h"
 #include "site.h"
 #include "xffl/aggregate/aggregate.h"
 #include "xffl/base/file.h"
@@ -14,6 +15,7 @@
 #include "xffl/checkpoint/block_hashes.h"
 #include "xffl/checkpoint/model_folder.h"
 #include "xffl/history/work_files.h"
+#include "xffl/remote/stop_scope.h"
 #include "xffl/tokens/token_shard.h"
 
 namespace xffl::facility {
@@ -283,23 +285,29 @@ bool UpdateFetch::has_lost(int attempt) const {
 
 std::optional<std::string> UpdateFetch::restore(const history::Accepted& accepted,
                                                 std::chrono::seconds max_outage,
-                                                const std::function<bool()>& gives_up,
-                                                std::stop_token stop) {
+                                                const IsOver& is_over, std::stop_token stop) {
   if (site_.plan.evaluates || !site_.context.history.round(site_.plan.round).model_sha256.empty())
     return std::nullopt;  // the mean exists, or needs no update
+  Clock& clock = site_.context.services.clock;
+  std::optional<ActionLimit> limit;  // of the check, then of the fetch
+  const auto begin_limit = [&] {
+    limit.emplace(stop,
+                  [&is_over, began = std::chrono::steady_clock::now()] { return is_over(began); });
+  };
   // Retries within the limits.
   const auto patiently = [&](const std::string& activity, const auto& body) {
-    const auto began = site_.context.services.clock.monotonic();
+    const auto began = clock.monotonic();
     for (int retry = 1;; ++retry) try {
         return body();
       } catch (const Error& error) {
-        if (!may_recover(error.kind()) || gives_up() ||
-            site_.context.services.clock.monotonic() - began > max_outage)
-          throw;
+        if (!may_recover(error.kind()) || clock.monotonic() - began > max_outage) throw;
         site_.show(activity + ", retrying: " + log::printable(error.what(), 300));
-        site_.sleep(backoff(site_.facility.facility.str(), retry), stop);
+        clock.sleep(backoff(site_.facility.facility.str(), retry), limit->token());
+        if (limit->is_reached()) throw;
+        if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
       }
   };
+  begin_limit();
   const auto problem = patiently("checking an accepted update",
                                  [&] { return archive_problem(accepted.update_sha256); });
   if (!problem) return std::nullopt;
@@ -309,10 +317,12 @@ std::optional<std::string> UpdateFetch::restore(const history::Accepted& accepte
   expected.update_sha256 = accepted.update_sha256;
   expected.max_change = 0;  // a release or an edit may have lowered policy.max_change since
   bool is_damaged_here = false;
+  begin_limit();
   try {
     patiently("fetching an accepted update again", [&] {
+      const remote::StopScope stop_scope(limit->token());
       try {
-        const Report report = bring(accepted.attempt, expected, stop);
+        const Report report = bring(accepted.attempt, expected, limit->token());
         is_damaged_here = !check_change(report, expected);
         if (!is_damaged_here) keep_accepted(accepted.attempt, report);
       } catch (const Error& error) {
@@ -322,6 +332,8 @@ std::optional<std::string> UpdateFetch::restore(const history::Accepted& accepte
     });
   } catch (const Error& error) {
     if (is_facility_fault(error.kind()) || may_recover(error.kind())) return error.what();
+    if (error.kind() == ErrorKind::kCancelled && limit->is_reached())
+      return "not fetched again before the round's deadline";
     throw;
   }
   if (is_damaged_here) fail_after_damage_here();

@@ -1,5 +1,7 @@
 #include "xffl/facility/kept_allocation.h"
 
+#include <algorithm>
+
 #include "xffl/base/error.h"
 #include "xffl/plan/facility_layout.h"
 
@@ -31,6 +33,17 @@ std::optional<AttemptNumber> first_of_accepted(int round, const StateOf& state) 
 int last_jobs_round(const config::Experiment& experiment, const config::Facility& facility) {
   const bool evaluates = experiment.policy.evaluate_last && !facility.validation.empty();
   return experiment.rounds + (evaluates ? 1 : 0);
+}
+
+// A listing is untrusted. A file whose name is no path for xffl stays until the removal of its
+// folder.
+bool is_child_name(const std::string& name) {
+  constexpr size_t kLongest = 255;  // bytes, of the usual file systems
+  return !name.empty() && name.size() <= kLongest && name != "." && name != ".." &&
+         std::none_of(name.begin(), name.end(), [](char c) {
+           const auto byte = static_cast<unsigned char>(c);
+           return byte < 0x20 || byte == 0x7f || c == '/';
+         });
 }
 
 }  // namespace
@@ -76,7 +89,7 @@ void remove_round(remote::Session& session, const plan::FacilityPlan& facility, 
     const RemotePath folder = plan::round_folder(facility.folder, old);
     const RemotePath kept = plan::attempt_folder(facility, old, first->attempt);
     for (const std::string& name : session.list(folder))
-      if (name != kept.filename()) session.remove_tree(folder / name, stop);
+      if (name != kept.filename() && is_child_name(name)) session.remove_tree(folder / name, stop);
     session.remove_tree(kept / plan::kOutFolder, stop);
   } else {
     session.remove_tree(plan::round_folder(facility.folder, old), stop);

@@ -22,6 +22,7 @@ constexpr int kMaxThreads = 16;
 constexpr double kFastBytesPerSecond = 50e6;
 constexpr int64_t kTellingBytes = 32 << 20;  // fewer bytes measure round trips, not the link
 constexpr int kRoundsBack = 32;
+constexpr std::chrono::milliseconds kLockPause{200};  // between looks at the stop
 
 std::optional<checkpoint::Manifest> make(const history::RunFolder& folder, int round,
                                          const PackingManifests& manifests, const fs::path& out,
@@ -80,9 +81,15 @@ std::optional<double> push_rate(int round, const StateOf& state) {
 std::optional<checkpoint::Manifest> PackedModels::of(
     const history::RunFolder& folder, int round, std::stop_token stop,
     const std::function<PackingManifests()>& manifests) {
-  const std::lock_guard lock(mutex_);
+  const auto check = [&] {
+    if (stop.stop_requested())
+      throw Error(ErrorKind::kCancelled, "stopped ahead of the packing of a model");
+  };
+  std::unique_lock lock(mutex_, std::defer_lock);
+  while (!lock.try_lock_for(kLockPause)) check();
   if (round_ == round) return made_;
   made_.reset();
+  check();  // `manifests` may read a whole model
   const auto send_whole = [&](const std::exception& error) {
     std::error_code none;
     fs::remove_all(path(folder, round), none);

@@ -45,10 +45,10 @@ void ModelPush::restore_purged_model(int attempt, std::stop_token stop) {
                  {site_.name_field(), {"bytes", pushed.moved_bytes}});
 }
 
+// Compares with the run's own model: the folder in xffl.yaml may have changed since the import.
 void ModelPush::require_prepared_text() {
-  const std::string problem = at_the_facility([&] {
-    return prepared_text_problem(*site_.session, site_.settings, site_.context.experiment.model);
-  });
+  const std::string problem = at_the_facility(
+      [&] { return prepared_text_problem(*site_.session, site_.settings, site_.full_model()); });
   if (!problem.empty()) throw Error(ErrorKind::kRemote, problem);
 }
 

@@ -215,13 +215,15 @@ class UpdateFetch {
 
   bool has_reported(int attempt);
   Event fetch(int attempt, std::stop_token stop);
+  /// Whether the time of a check or a fetch that began at the given time is over. Thread-safe.
+  using IsOver = std::function<bool(std::chrono::steady_clock::time_point)>;
   /// Fetches an accepted update again when its stored files are damaged. Returns the reason when
-  /// the facility has lost the update, or stays unreachable for `max_outage` or until `gives_up`
-  /// returns true. Calls `gives_up` between two tries. Throws kIo when this machine damages the
-  /// update again.
+  /// the facility has lost the update, or stays unreachable for `max_outage` or until `is_over`
+  /// returns true. The check of the files and the fetch have a time each, because the check reads a
+  /// whole update. Throws kIo when this machine damages the update again, or cannot open its files.
   std::optional<std::string> restore(const history::Accepted& accepted,
-                                     std::chrono::seconds max_outage,
-                                     const std::function<bool()>& gives_up, std::stop_token stop);
+                                     std::chrono::seconds max_outage, const IsOver& is_over,
+                                     std::stop_token stop);
   /// The largest accepted L2 norm of an update's change; 0: any norm. The first call is slow.
   double max_change() const;
 

@@ -63,6 +63,31 @@ TEST_F(InProcessFederation, ADeadLinkAfterATransferWithProgressIsAnOutage) {
   EXPECT_TRUE(missing.starts_with("not reachable for 1 s")) << missing;
 }
 
+// The round would wait for the metrics of a facility that answers nothing.
+TEST_F(InProcessFederation, AFacilityThatIsGivenUpDoesNotCountAsReachableAgain) {
+  const std::filesystem::path file = project_.path() / "log";
+  project_.set_policy(
+      "{on_missing: skip, quorum: 1, quorum_grace: 0s, deadline: 2m, max_outage: 1s, "
+      "poll_interval: 20ms}");
+  project_.set_rounds(1);
+  project_.write_config();
+  clock_.longest_sleep = milliseconds(20);
+  std::atomic<bool> dead = false, asked_for_metrics = false;
+  watch("brno", [&](const std::string&, const RemotePath& path) {
+    if (path.filename() == "report.json") dead = true;
+    if (!dead) return;
+    if (path.filename() == "metrics.jsonl") asked_for_metrics = true;
+    throw Error(ErrorKind::kRemote, "the link is down");
+  });
+  log::set_file(file);
+  EXPECT_EQ(run().rounds_published, 1);
+  log::set_file({});
+  const std::string text = read_file(file, 64 << 20);
+  EXPECT_NE(text.find("facility does not answer as expected"), std::string::npos);
+  EXPECT_EQ(text.find("facility reachable again"), std::string::npos) << text;
+  EXPECT_FALSE(asked_for_metrics);
+}
+
 // Accepts the first cancellation and forgets it, as a controller that dies before it acts.
 class ForgetfulScheduler final : public ForwardingScheduler {
  public:

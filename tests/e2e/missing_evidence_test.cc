@@ -119,6 +119,27 @@ TEST_F(MissingEvidence, AnAcceptedUpdateSurvivesAnExpiredCredential) {
   expect_trained_once();
 }
 
+// The deadline has passed while no coordinator ran: the training, which was in time, still counts.
+TEST_F(MissingEvidence, AnAcceptedUpdateIsFetchedAgainAfterTheDeadline) {
+  project_.set_policy(
+      "{on_missing: skip, quorum: 1, quorum_grace: 0s, deadline: 1h, poll_interval: 20ms}");
+  project_.write_config();
+  project_.release("alba");
+  run_until("update_accepted", 1);
+  write_file_atomic(project_.run_folder() / "r0001/alba/update/model.safetensors", "damaged");
+  clock_.ahead_hours = 2;
+  int looks = 0;
+  watch("alba", [&](const std::string& operation, const RemotePath& path) {
+    if (operation == "stat" && path.filename() == "report.json" && ++looks < 40)
+      throw Error(ErrorKind::kRemote, "the link is down");
+  });
+  EXPECT_EQ(run().rounds_published, 1);
+  EXPECT_GE(looks, 40);
+  EXPECT_EQ(project_.count_events("update_lost"), 0);
+  EXPECT_EQ(project_.trainings(), (std::vector<std::string>{"alba 1 1"}));
+  project_.release();
+}
+
 // The facility answers, has the run's folder and no report: waiting cannot bring the update back.
 TEST_F(MissingEvidence, AnAcceptedUpdateThatIsGoneOnBothSidesIsTrainedAgain) {
   project_.release("alba");

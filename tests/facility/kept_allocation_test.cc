@@ -124,5 +124,32 @@ TEST_F(KeptAllocationPlan, TheFolderOfASecondAttemptStaysForItsJob) {
   EXPECT_FALSE(session.stat(RemotePath(old + "a1/job.json")));
 }
 
+// A server's listing with names that are no children of the folder, or no paths for xffl.
+class OddNames final : public test::FakeSession {
+ public:
+  std::vector<std::string> list(const RemotePath& folder) override {
+    std::vector<std::string> names{
+        "", ".", "..", "../r0002", "a1/../..", "a2/job.json", "/w", "a\nb", std::string(5000, 'a')};
+    for (const std::string& name : FakeSession::list(folder)) names.push_back(name);
+    return names;
+  }
+};
+
+TEST_F(KeptAllocationPlan, OddNamesInARoundsFolderHoldUpNoRemoval) {
+  accept(1, 2, "7");
+  for (const int round : {2, 3}) accept(round, 1, "7");
+  OddNames session;
+  for (const char* file : {"r0001/a2/job.json", "r0001/a2/out/update", "r0001/state/x", "r0002/x"})
+    session.put(std::string("/w/alba/") + file, "x");
+  remove_round(session, plan_, 1, 3, state());
+  const auto is_there = [&](const std::string& file) {
+    return session.stat(RemotePath("/w/alba/" + file)).has_value();
+  };
+  EXPECT_TRUE(is_there("r0001/a2/job.json"));
+  EXPECT_TRUE(is_there("r0002/x"));
+  EXPECT_FALSE(is_there("r0001/a2/out/update"));
+  EXPECT_FALSE(is_there("r0001/state/x"));
+}
+
 }  // namespace
 }  // namespace xffl::facility

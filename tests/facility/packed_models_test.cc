@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <future>
+#include <thread>
 
 #include "support/temp_dir.h"
 #include "support/thrown.h"
@@ -146,6 +148,41 @@ TEST_F(PackedGlobals, StopOnRequest) {
             ErrorKind::kCancelled);
   EXPECT_FALSE(leaves_something());
   EXPECT_TRUE(packed_.of(folder_, 3, {})) << "later it is tried again";
+}
+
+// A stop or the deadline would otherwise wait until another facility has packed a whole model.
+TEST_F(PackedGlobals, AStopEndsTheWaitForAnotherCaller) {
+  std::promise<void> begun, end;
+  std::jthread first([&] {
+    packed_.of(folder_, 3, {}, [&] {
+      begun.set_value();
+      end.get_future().wait();
+      return manifests();
+    });
+  });
+  begun.get_future().wait();
+  std::stop_source stop;
+  stop.request_stop();
+  auto second = std::async(std::launch::async, [&] {
+    return test::kind_of([&] { packed_.of(folder_, 3, stop.get_token()); });
+  });
+  EXPECT_EQ(second.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  end.set_value();
+  EXPECT_EQ(second.get(), ErrorKind::kCancelled);
+}
+
+TEST_F(PackedGlobals, AStoppedCallerReadsNoModel) {
+  std::stop_source stop;
+  stop.request_stop();
+  bool reads = false;
+  EXPECT_EQ(test::kind_of([&] {
+              packed_.of(folder_, 3, stop.get_token(), [&] {
+                reads = true;
+                return manifests();
+              });
+            }),
+            ErrorKind::kCancelled);
+  EXPECT_FALSE(reads);
 }
 
 // The durations of a facility's pushes, by round.

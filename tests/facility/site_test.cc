@@ -1,5 +1,6 @@
 #include "site.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "fake_services.h"
@@ -8,6 +9,7 @@
 #include "support/tiny_model.h"
 #include "xffl/base/file.h"
 #include "xffl/checkpoint/manifest.h"
+#include "xffl/tokens/prepared.h"
 
 namespace xffl::facility {
 namespace {
@@ -24,7 +26,7 @@ struct SiteInMemory {
   const test::TempDir dir;
   const history::RunFolder folder{dir.path(), RunName("0001")};
   config::Experiment experiment;
-  const plan::RoundPlan round{};
+  plan::RoundPlan round{};
   plan::FacilityPlan alba;
   const Observer none;
   test::FakeServices fake;
@@ -88,6 +90,69 @@ TEST(Site, ADamagedListOfPreparedTextIsTroubleOfItsFacility) {
     open.fake.session->put("/w/text/prepared.json", json);
     EXPECT_EQ(test::kind_of([&] { ModelPush(open.site).push(1, {}); }), ErrorKind::kRemote) << json;
   }
+}
+
+// The operator may prepare the folder of xffl.yaml for another run.
+TEST(Site, PreparedTextIsComparedWithTheRunsOwnModel) {
+  OpenSite open;
+  open.experiment.facilities.front().prepared = RemotePath("/w/text");
+  open.experiment.model = open.dir / "model";
+  const auto write_tokenizer = [&](const std::filesystem::path& model, const char* text) {
+    make_dirs(model);
+    write_file_atomic(model / "tokenizer.json", text);
+    return tokens::tokenizer_hash(model);
+  };
+  const std::string own = write_tokenizer(open.folder.global(0), "{}"),
+                    other = write_tokenizer(open.experiment.model, "{\"other\": 1}");
+  const auto prepare = [&](const std::string& tokenizer) {
+    tokens::Prepared prepared;
+    prepared.tokenizer_sha256 = tokenizer;
+    prepared.text_sha256 = prepared.training.sha256 = std::string(64, 'a');
+    open.fake.session->put("/w/text/prepared.json", tokens::format_prepared(prepared));
+    open.fake.session->put("/w/text/train.tokens", "x");
+  };
+  const auto problem = [&] {
+    return test::message_of(ErrorKind::kRemote, [&] { ModelPush(open.site).push(1, {}); });
+  };
+  prepare(other);
+  EXPECT_THAT(problem(), testing::HasSubstr("another tokenizer"));
+}
+
+// Damages a model of this machine whenever a push looks at the facility's folder `looked_at`.
+struct DamagingSession final : test::FakeSession {
+  DamagingSession(RemotePath folder, std::filesystem::path model)
+      : looked_at(std::move(folder)), damaged(std::move(model)) {}
+  std::optional<FileInfo> stat(const RemotePath& path) override {
+    if (path.parent() == looked_at) write_file_atomic(damaged, "damaged");
+    return FakeSession::stat(path);
+  }
+  const RemotePath looked_at;
+  const std::filesystem::path damaged;
+};
+
+// Another kind of error would end the run of all facilities.
+TEST(Site, ADiskThatFailsNowAndThenIsTroubleOfItsPush) {
+  namespace fs = std::filesystem;
+  OpenSite open;
+  const fs::path whole = open.dir / "whole", adapted = open.folder.adapted();
+  test::write_tiny_model(whole, test::kTinyRows, [](size_t) { return 1.0f; });
+  const std::string sha256 = checkpoint::write_manifest(whole).root_sha256();
+  make_dirs(adapted.parent_path());
+  fs::copy(whole, adapted);
+  fs::copy(whole, open.folder.global(0));
+  open.history.record({}, history::ModelImported{sha256, sha256, sha256});
+  open.context.models.make_first = [&](const fs::path& round) {
+    fs::copy(whole, round / "adapted");
+  };
+  open.round.base_sha256 = open.round.adapted_sha256 = sha256;
+  open.alba.folder = RemotePath("/w");
+  open.alba.model_folder = RemotePath("/w/models/adapter");
+  open.alba.adapted_folder = RemotePath("/w/models/model");
+  open.fake.session =
+      std::make_shared<DamagingSession>(open.alba.adapted_folder, adapted / "model.safetensors");
+  Site site(open.context, open.round, open.alba);
+  EXPECT_THAT(test::message_of(ErrorKind::kIo, [&] { ModelPush(site).push(1, {}); }),
+              testing::HasSubstr("model.safetensors differs from its manifest"));
 }
 
 // Each start of a requeued job has a heartbeat file of its own, and each attempt a folder.

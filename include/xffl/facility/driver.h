@@ -44,8 +44,10 @@ class FacilityDriver {
   /// Blocks until the driver accepts the facility's update or gives the facility up. A failure of
   /// the facility is an outcome, not an exception. The round's deadline also ends an action under
   /// way, a transfer included: run() returns at most 20 s after the deadline, also for a facility
-  /// that answers slowly or without end. Throws kCancelled on `stop` (the facility's job keeps
-  /// running), kIo for a failure of this machine, kConfig for a mistake in the project.
+  /// that answers slowly or without end. Only the check of an accepted update's files
+  /// and the fetch of a damaged one have at least 120 s each; the hashing of the files has no
+  /// limit. Throws kCancelled on `stop` (the facility's job
+  /// keeps running), kIo for a failure of this machine, kConfig for a mistake in the project.
   FacilityOutcome run(std::stop_token stop);
 
   /// Does the work of run() ahead of the submission: opens an attempt where none is open, pushes
@@ -64,6 +66,10 @@ class FacilityDriver {
   /// Repeats the cancellations that the facility has not answered. Throws kRemote, kAuth, and
   /// kCancelled on `stop`.
   void repeat_cancel(std::stop_token stop);
+
+  /// Whether the open attempt's job has reported, as far as the facility answers: run() fetches its
+  /// update.
+  bool has_report(std::stop_token stop);
 
   /// Releases the kept allocation. Best effort: the allocation expires by itself.
   void release_allocation();

@@ -50,7 +50,8 @@ class PackedModels {
   /// None when packing saves too little or fails; the log has the reason. A second caller waits
   /// while the first caller packs. Calls `manifests` before it packs: the global model of `round` -
   /// 2 has to be the one that the facilities hold, and a damaged manifest.json on this machine
-  /// would cost each facility a job. Empty: the manifest.json of both folders. Throws kCancelled.
+  /// would cost each facility a job. Empty: the manifest.json of both folders. Throws kCancelled on
+  /// `stop`, also while it waits for another caller.
   std::optional<checkpoint::Manifest> of(const history::RunFolder& folder, int round,
                                          std::stop_token stop,
                                          const std::function<PackingManifests()>& manifests = {});
@@ -59,8 +60,8 @@ class PackedModels {
 
  private:
   const std::string suffix_;
-  std::mutex mutex_;
-  int round_ = 0;  // the round of made_
+  std::timed_mutex mutex_;  // held while a caller packs
+  int round_ = 0;           // the round of made_
   std::optional<checkpoint::Manifest> made_;
 };
 

@@ -62,7 +62,9 @@ class RunModels {
   void check_global(int round);
 
   /// Calls body(hashes) for a body that reads the global model of `round`. When the body throws
-  /// kCorrupt or kRejected, restores the model if it is damaged, and calls the body once again.
+  /// kCorrupt or kRejected, restores the model if it is damaged, and calls the body once again. A
+  /// second such error comes from a disk that fails now and then: it becomes kIo, as a later read
+  /// may succeed.
   /// When many readers find the same damage, one of them rebuilds the model, and the others do not
   /// read the whole model once more.
   template <class Body>
@@ -98,7 +100,13 @@ class RunModels {
       if (error.kind() != ErrorKind::kCorrupt && error.kind() != ErrorKind::kRejected) throw;
     }
     restore();
-    return body();
+    try {
+      return body();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kCorrupt && error.kind() != ErrorKind::kRejected) throw;
+      throw Error(ErrorKind::kIo,
+                  std::string("this machine has read a whole model wrong twice: ") + error.what());
+    }
   }
 
   int times_rebuilt(const std::filesystem::path& folder);
