@@ -1,8 +1,10 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <set>
 
 #include "command_tree.h"
 #include "commands.h"
@@ -132,12 +134,38 @@ void confirm_cancel(const history::RunFolder& folder, const config::Experiment& 
   require_yes(question, "xffl cancel --yes", "run " + folder.run().str() + " was not cancelled");
 }
 
+// The run's configuration, and from xffl.yaml the named facilities that it lacks: a new member is
+// not in the run's configuration until its first round. Without names, these are all new members.
+// A cancellation needs no xffl.yaml.
+config::Experiment experiment_with_new_members(const Flags& flags, const history::RunFolder& folder,
+                                               Request::Kind kind) {
+  config::Experiment experiment = experiment_of(flags.project, folder);
+  if (kind == Request::Kind::kCancel) return experiment;
+  std::set<FacilityName> names;
+  for (const std::string& name : flags.facilities) names.emplace(name);
+  for (const FacilityName& name : history::read_newest(folder.journal()).joined) {
+    const bool is_known =
+        std::any_of(experiment.facilities.begin(), experiment.facilities.end(),
+                    [&](const config::Facility& each) { return each.name == name; });
+    if (is_known || (!names.empty() && !names.contains(name))) continue;
+    try {
+      experiment.facilities.push_back(
+          config::load_experiment(flags.project.project).facility(name));
+    } catch (const Error& error) {
+      if (!names.empty()) throw;
+      log::warning("a new member is left out: correct xffl.yaml",
+                   {{"facility", name.str()}, {"problem", error.what()}});
+    }
+  }
+  return experiment;
+}
+
 void operate(const Flags& flags, Request request) {
   const history::RunFolder folder = flags.project.existing_run();
-  // A new member is not in the run's configuration yet.
   const bool joins = request.kind == Request::Kind::kJoin;
   const config::Experiment experiment =
-      joins ? config::load_experiment(flags.project.project) : experiment_of(flags.project, folder);
+      joins ? config::load_experiment(flags.project.project)
+            : experiment_with_new_members(flags, folder, request.kind);
   request.now = request.kind == Request::Kind::kLeave && flags.now;
   request.reason = flags.reason;
   for (const std::string& name : flags.facilities) request.facilities.emplace_back(name);

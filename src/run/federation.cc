@@ -154,6 +154,7 @@ bool run_rounds(facility::Context& context, upkeep::RetentionWorker& cleaner, bo
     if (stop.stop_requested()) throw Error(ErrorKind::kCancelled, "stopped on request");
     if (plan->evaluates) {
       cancel_leftovers(context, plan->round - 1, stop);
+      if (context.history.done().stop_rule_met) release_allocations(context, plan);
       evaluate_last(context, *plan, stop);
       break;
     }
@@ -188,6 +189,15 @@ std::string read_config(const history::RunFolder& folder, const history::RunStat
 
 }  // namespace
 
+std::string advice_of_new_run(const config::Experiment& experiment,
+                              const history::RunFolder& folder, const plan::Done& done) {
+  const std::string advice = "start another with `xffl run --new`";
+  if (done.rounds_published == 0) return advice;
+  const bool adapts = experiment.facilities.front().training.lora.rank > 0;
+  return advice + ": from this one's newest model with `" + (adapts ? "adapter" : "model") + ": " +
+         folder.current().string() + "` in xffl.yaml";
+}
+
 void require_same_training(const config::Experiment& experiment, const history::RunFolder& folder,
                            const history::RunState& run_state) {
   const config::Experiment earlier = config::parse_experiment(
@@ -202,16 +212,11 @@ void require_same_training(const config::Experiment& experiment, const history::
   // A run without an imported model has trained nothing.
   if (before == now || (run_state.initial_sha256.empty() && earlier.project == experiment.project))
     return;
-  std::string advice =
-      "Change it back to continue this run, or start another with `xffl run --new`";
-  if (run_state.done().rounds_published > 0) {
-    const bool adapts = experiment.facilities.front().training.lora.rank > 0;
-    advice += ": from this one's newest model with `" + std::string(adapts ? "adapter" : "model") +
-              ": " + folder.current().string() + "` in xffl.yaml";
-  }
-  throw Error(ErrorKind::kConfig, "xffl.yaml has changed since run " + folder.run().str() +
-                                      " began, and a run's training is fixed:\n" +
-                                      differing_lines(before, now) + advice + ".");
+  throw Error(ErrorKind::kConfig,
+              "xffl.yaml has changed since run " + folder.run().str() +
+                  " began, and a run's training is fixed:\n" + differing_lines(before, now) +
+                  "Change it back to continue this run, or " +
+                  advice_of_new_run(experiment, folder, run_state.done()) + ".");
 }
 
 std::optional<plan::RoundPlan> current_plan(const facility::Context& context) {
@@ -222,6 +227,7 @@ void cancel_now(facility::Context& context, std::stop_token stop) {
   const bool begun = !context.history.state().initial_sha256.empty();
   if (begun) try {
       const auto plan = current_plan(context);
+      if (context.history.done().stop_rule_met) release_allocations(context, plan);
       if (plan) cancel_round(context, *plan, "the run was cancelled", stop);
       const int last = context.history.done().rounds_published;
       cancel_leftovers(context, plan ? plan->round - 1 : last + 1, stop);
@@ -345,9 +351,11 @@ std::optional<Outcome> coordinate(const config::Experiment& experiment,
     for (const config::Facility& facility : experiment.facilities)
       if (!left.contains(facility.name)) require_script(experiment, facility.name, services);
   }
-  if (!history.state().completed) history::check_location(history, folder);
-  history::take_over_work_files(folder, history::first_round_in_work(history), history.epoch());
-  accept_changes(experiment, folder, history);
+  if (!continues) {  // later, read_again() accepts the changes
+    if (!history.state().completed) history::check_location(history, folder);
+    history::take_over_work_files(folder, history::first_round_in_work(history), history.epoch());
+    accept_changes(experiment, folder, history);
+  }
   const history::RunState before = history.state();
   if (!continues && !before.completed && (!before.rounds.empty() || before.stopped))
     history.record({}, history::RunResumed{.keeps_budgets = true});
@@ -387,30 +395,29 @@ void make_run_folder(const history::RunFolder& folder) {
   for (const auto& parent : {runs, runs.parent_path()}) fsync_dir(parent);
 }
 
-// The project's xffl.yaml, or `known` when it cannot continue the run.
+// The project's xffl.yaml, or `known` when it cannot continue the run, or an error of this machine
+// keeps it from the run folder.
 config::Experiment read_again(const config::Experiment& known, const history::RunFolder& folder,
-                              const history::RunHistory& history,
-                              const facility::Services& services) {
+                              history::RunHistory& history, const facility::Services& services) {
   try {
     config::Experiment experiment = config::load_experiment(known.project_folder);
     require_same_training(experiment, folder, history.state());
     for (const config::Facility& facility : experiment.facilities)
       if (!has_facility(known, facility.name)) require_script(experiment, facility.name, services);
+    accept_changes(experiment, folder, history);
     return experiment;
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
+    history.check_writer();
     log::warning("the round begins without its new facility: correct xffl.yaml",
                  {{"round", history.done().rounds_published + 1}, {"problem", error.what()}});
     return known;
   }
 }
 
-}  // namespace
-
-facility::StagedScript stage_job(const config::Experiment& experiment,
-                                 const history::RunFolder& folder, facility::Services& services,
-                                 const FacilityName& facility, std::stop_token stop) {
-  make_run_folder(folder);
-  history::RunHistory history(folder.journal());
+facility::StagedScript stage_job_in(const config::Experiment& experiment,
+                                    const history::RunFolder& folder, facility::Services& services,
+                                    const FacilityName& facility, history::RunHistory& history,
+                                    std::stop_token stop) {
   if (!history.state().identity) create_run(experiment, folder, history);
   if (history.state().cancelled || history.state().completed)
     throw Error(ErrorKind::kUsage,
@@ -434,6 +441,29 @@ facility::StagedScript stage_job(const config::Experiment& experiment,
   experiment.facility(facility);  // or kNotFound
   throw Error(ErrorKind::kUsage,
               facility.str() + " has no job in the next round: `xffl status` has the state");
+}
+
+}  // namespace
+
+facility::StagedScript stage_job(const config::Experiment& experiment,
+                                 const history::RunFolder& folder, facility::Services& services,
+                                 const FacilityName& facility, std::stop_token stop) {
+  make_run_folder(folder);
+  history::RunHistory history(folder.journal());
+  // Without a reason on record, this command's end looks like the death of a coordinator.
+  const auto end_with = [&](const Error& reason) {
+    if (!history.state().stopped) note_end(history, reason);
+  };
+  try {
+    facility::StagedScript staged =
+        stage_job_in(experiment, folder, services, facility, history, std::move(stop));
+    end_with(Error(ErrorKind::kCancelled,
+                   "a job of " + facility.str() + " is staged for its submission by hand"));
+    return staged;
+  } catch (const Error& error) {
+    end_with(error);
+    throw;
+  }
 }
 
 Outcome run_federation(const config::Experiment& experiment, const history::RunFolder& folder,

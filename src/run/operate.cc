@@ -68,9 +68,11 @@ void cancel_of_left(facility::Context& context, const history::Request& request)
   const auto plan = current_plan(context);
   if (!plan || context.history.state().initial_sha256.empty()) return;
   for (const plan::FacilityPlan& facility : plan->facilities) try {
-      if (std::count(request.facilities.begin(), request.facilities.end(), facility.facility) > 0)
-        facility::FacilityDriver(context, *plan, facility)
-            .cancel("it left the run: " + request.reason, {});
+      if (std::count(request.facilities.begin(), request.facilities.end(), facility.facility) == 0)
+        continue;
+      facility::FacilityDriver driver(context, *plan, facility);
+      if (!driver.has_report({}))  // `xffl run` fetches a reported update
+        driver.cancel("it left the run: " + request.reason, {});
     } catch (const Error& error) {
       log::warning("a job at an unreachable facility may still run: `xffl run` cancels it",
                    {{"facility", facility.facility.str()}, {"problem", error.what()}});
@@ -211,7 +213,9 @@ bool knows_all_members(const facility::Context& context) {
 void set_paused(facility::Context& context, const history::Request& request) {
   for (const FacilityName& name : request.facilities) {
     const bool paused = context.history.paused(name).has_value();
-    if (request.kind == history::Request::Kind::kPause && !paused) {
+    // A budget ends its own pause, and not a user's.
+    const bool by_budget = context.history.spending().is_paused(name);
+    if (request.kind == history::Request::Kind::kPause && (!paused || by_budget)) {
       context.history.record({.facility = name}, history::FacilityPaused{.reason = request.reason});
       if (const auto plan = keeps_allocation(context, name) ? current_plan(context) : std::nullopt)
         release_allocation(context, *plan, name);

@@ -35,6 +35,22 @@ std::vector<history::Accepted> freeze_participants(facility::Context& context,
   return accepted;
 }
 
+// Frozen updates without a mean stop each later `xffl run` at the same place.
+template <class Body>
+aggregate::Stepped with_advice(const facility::Context& context, const plan::RoundPlan& plan,
+                               const std::vector<aggregate::Input>& inputs, const Body& body) try {
+  return body();
+} catch (const Error& error) {
+  if (error.kind() != ErrorKind::kRejected) throw;
+  std::string names;
+  for (const aggregate::Input& input : inputs) names += (names.empty() ? "" : ", ") + input.label;
+  throw Error(ErrorKind::kRejected,
+              "round " + std::to_string(plan.round) + ": the updates of " + names +
+                  " have no mean: " + error.what() +
+                  "\nThe updates are frozen in the journal, and this run cannot continue: " +
+                  advice_of_new_run(context.experiment, context.folder, context.history.done()));
+}
+
 void aggregate_updates(facility::Context& context, const plan::RoundPlan& plan) {
   if (!context.history.round(plan.round).model_sha256.empty()) return;
   const config::Aggregation& settings = context.experiment.aggregation;
@@ -45,11 +61,13 @@ void aggregate_updates(facility::Context& context, const plan::RoundPlan& plan) 
   const fs::path new_model = context.folder.global(plan.round);
   for (const fs::path& path : {new_master, new_model})
     fs::remove_all(context.history.work_name(path));  // of an attempt of this process
-  const aggregate::Stepped stepped = aggregate::server_step(
-      context.folder.master(plan.round - 1), inputs, settings.update == job::UpdateKind::kDelta,
-      facility::dtype_of(settings.publish_dtype), context.history.work_name(new_master),
-      context.history.work_name(new_model), {.spare = &context.spare, .hashes = master},
-      settings.rule());
+  const aggregate::Stepped stepped = with_advice(context, plan, inputs, [&] {
+    return aggregate::server_step(
+        context.folder.master(plan.round - 1), inputs, settings.update == job::UpdateKind::kDelta,
+        facility::dtype_of(settings.publish_dtype), context.history.work_name(new_master),
+        context.history.work_name(new_model), {.spare = &context.spare, .hashes = master},
+        settings.rule());
+  });
   facility::publish_with_hashes(context.history, new_master, stepped.master);
   facility::publish_with_hashes(context.history, new_model, stepped.model);
   context.history.record({.round = plan.round},

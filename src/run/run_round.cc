@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <exception>
 #include <filesystem>
+#include <new>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -30,6 +31,44 @@ bool has_participants(const facility::Context& context, const plan::RoundPlan& p
   return !context.history.round(plan.round).participants.empty();
 }
 
+bool has_facility(const plan::RoundPlan& plan, const FacilityName& name) {
+  return std::any_of(plan.facilities.begin(), plan.facilities.end(),
+                     [&](const plan::FacilityPlan& each) { return each.facility == name; });
+}
+
+// Repeats the cancellations at facilities that have left, while the round runs: no driver of a
+// later round does. No round waits for a facility that has left, or fails because of it.
+std::vector<std::jthread> cancel_at_left(facility::Context& context, const plan::RoundPlan& plan) {
+  std::vector<std::jthread> threads;
+  const auto left = context.history.state().left;
+  for (const config::Facility& each : context.experiment.facilities) {
+    const FacilityName& name = each.name;
+    if (has_facility(plan, name) || !left.contains(name) ||
+        context.history.unconfirmed_cancellations(name, plan.round).empty())
+      continue;
+    const auto cancel = [&context, &name, round = plan.round](const std::stop_token& round_end) {
+      std::string problem;
+      try {
+        for (const facility::Leftover& job :
+             facility::repeat_cancellations(context, name, round, round_end))
+          problem = job.problem;
+      } catch (const std::exception& error) {  // a thread's top: the next round tries again
+        problem = error.what();
+      }
+      if (!problem.empty())
+        log::debug("a job of a facility that has left is not cancelled yet",
+                   {{"facility", name.str()}, {"problem", problem}});
+    };
+    try {
+      threads.emplace_back(cancel);
+    } catch (const std::system_error& error) {
+      log::debug("no thread for the cancellations at a facility that has left",
+                 {{"facility", name.str()}, {"problem", error.what()}});
+    }
+  }
+  return threads;
+}
+
 // Drives all facilities of the round side by side. In a training round, an error or a facility
 // without an update under on_missing: fail ends the other threads' waits; their jobs keep running.
 std::vector<FacilityThread> drive_facilities(facility::Context& context,
@@ -52,6 +91,7 @@ std::vector<FacilityThread> drive_facilities(facility::Context& context,
     }
     if (failed && !plan.evaluates) round_stop.request_stop();
   };
+  const std::vector<std::jthread> cancellations = cancel_at_left(context, plan);
   std::vector<std::jthread> threads;
   for (size_t i = 0; i < all.size(); ++i) {
     try {
@@ -94,7 +134,8 @@ void cancel_others(const plan::RoundPlan& plan, const std::vector<FacilityThread
                    const std::stop_token& stop) {
   parallel_for(threads.size(), threads.size(), [&](size_t i) {
     try {
-      if (threads[i].error && threads[i].driver)
+      // The next `xffl run` fetches a reported update.
+      if (threads[i].error && threads[i].driver && !threads[i].driver->has_report(stop))
         threads[i].driver->cancel("the round failed at another facility (policy.on_missing: fail)",
                                   stop);
     } catch (const Error& error) {
@@ -138,29 +179,37 @@ std::vector<history::Accepted> train_everywhere(facility::Context& context,
   return accepted;
 }
 
-// The drivers survive a lack of file descriptors, and so does the mean: this program or another one
-// closes its files again.
+// The drivers survive errors of this machine, and so does the mean: this program or another one
+// closes its files again, and a disk that fails or is full may recover. The error of a disk that
+// does not recover ends the run; an error of the journal stays, too.
 std::vector<history::Accepted> publish_patiently(facility::Context& context,
                                                  const plan::RoundPlan& plan,
                                                  const std::vector<history::Accepted>& accepted,
                                                  const std::stop_token& stop) {
   constexpr std::chrono::seconds kPause(10);
+  constexpr int kTries = 3;  // with another error than a lack of file descriptors
+  int failures = 0;          // likewise
   for (bool logged = false;; logged = true) {
     std::string problem;
     try {
       return publish_round(context, plan, accepted);
     } catch (const Error& error) {
-      if (!lacks_descriptors(error.error_number())) throw;
+      if (!lacks_descriptors(error.error_number()) &&
+          (error.kind() != ErrorKind::kIo || ++failures == kTries))
+        throw;
       problem = error.what();
     } catch (const std::filesystem::filesystem_error& error) {
-      if (!lacks_descriptors(error.code().value())) throw;
+      if (!lacks_descriptors(error.code().value()) && ++failures == kTries) throw;
       problem = error.what();
+    } catch (const std::bad_alloc&) {
+      if (++failures == kTries) throw;
+      problem = "this machine has no memory left";
     }
     if (!logged)
       log::warning("this machine does not answer as expected: will retry",
                    {{"round", plan.round}, {"problem", problem}});
     if (!context.services.clock.sleep(kPause, stop))
-      throw Error(ErrorKind::kCancelled, "stopped while this machine lacked file descriptors");
+      throw Error(ErrorKind::kCancelled, "stopped while this machine did not answer as expected");
   }
 }
 
@@ -208,6 +257,9 @@ void cancel_evaluation(facility::Context& context, const plan::RoundPlan& plan,
     if (error.kind() == ErrorKind::kCancelled) throw;
     log::warning("an evaluation's job may still run: the facility is unreachable",
                  {{"facility", facility.facility.str()}, {"problem", error.what()}});
+  } catch (const std::exception& error) {  // the run ends with all its models
+    log::warning("an evaluation's job may still run: an error of this machine",
+                 {{"facility", facility.facility.str()}, {"problem", error.what()}});
   }
 }
 
@@ -215,14 +267,18 @@ void cancel_evaluation(facility::Context& context, const plan::RoundPlan& plan,
 void record_missing(facility::Context& context, const plan::RoundPlan& plan,
                     const plan::FacilityPlan& facility, const std::exception_ptr& error,
                     std::stop_token stop) {
+  std::string reason;
   try {
     std::rethrow_exception(error);
   } catch (const Error& problem) {
     if (problem.kind() == ErrorKind::kCancelled) throw;
-    cancel_evaluation(context, plan, facility, problem.what(), std::move(stop));
-    context.history.record({.round = plan.round, .facility = facility.facility},
-                           history::FacilityMissing{.reason = problem.what()});
+    reason = problem.what();
+  } catch (const std::exception& problem) {
+    reason = problem.what();
   }
+  cancel_evaluation(context, plan, facility, reason, std::move(stop));
+  context.history.record({.round = plan.round, .facility = facility.facility},
+                         history::FacilityMissing{.reason = reason});
 }
 
 }  // namespace
@@ -337,7 +393,7 @@ bool keeps_allocation(const facility::Context& context, const FacilityName& name
   });
 }
 
-void release_allocations(facility::Context& context) {
+void release_allocations(facility::Context& context, const std::optional<plan::RoundPlan>& next) {
   const int last = context.history.done().rounds_published;
   const auto plan = plan::next_round(
       context.experiment, context.identity,
@@ -345,7 +401,8 @@ void release_allocations(facility::Context& context) {
   if (!plan) return;
   const auto& all = context.experiment.facilities;
   parallel_for(all.size(), all.size(), [&](size_t i) {
-    if (all[i].shape().keep_allocation.count() > 0) release_allocation(context, *plan, all[i].name);
+    if (all[i].shape().keep_allocation.count() > 0 && !(next && has_facility(*next, all[i].name)))
+      release_allocation(context, *plan, all[i].name);
   });
 }
 

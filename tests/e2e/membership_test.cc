@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -138,6 +139,21 @@ TEST_F(Membership, ChangesWithoutACoordinatorAreKept) {
   EXPECT_EQ(project_.trainings(), (std::vector<std::string>{"alba 1 1", "alba 2 1", "alba 3 1"}));
 }
 
+// brno reports while no coordinator runs.
+TEST_F(Membership, AReportedUpdateOfAFacilityThatLeavesAtOnceIsFetched) {
+  project_.set_rounds(1);
+  {
+    auto run = project_.start_held_run();
+    run.kill();
+  }
+  project_.release("brno");
+  EXPECT_TRUE(test::job_ends(project_.jobs("brno").at(0)));
+  ASSERT_EQ(command({"leave", "brno", "--now"}).exit_code, 0);
+  project_.release();
+  ASSERT_EQ(project_.run().exit_code, 0);
+  EXPECT_THAT(participants(1), ElementsAre("alba", "brno"));
+}
+
 // A killed coordinator continues the round with the members of its plan.
 TEST_F(Membership, ARestartKeepsTheMembersOfTheRound) {
   auto run = project_.start_held_run();
@@ -162,6 +178,46 @@ TEST_F(Membership, ANewFacilityJoinsARunningCoordinator) {
   EXPECT_THAT(participants(2), ElementsAre("alba", "brno", "cesis"));
   EXPECT_THAT(participants(3), ElementsAre("alba", "brno", "cesis"));
   EXPECT_EQ(project_.count_events("facility_joined"), 1);
+}
+
+// The run's configuration has no cesis yet.
+TEST_F(Membership, ANewFacilityCanBePausedAndLeaveAheadOfItsFirstRound) {
+  project_.set_rounds(1);
+  auto run = project_.start_held_run();
+  add_facility("cesis");
+  ASSERT_EQ(command({"join", "cesis"}).exit_code, 0);
+  for (const char* action : {"pause", "resume"}) {
+    const ProcessResult result = command({action, "cesis"});
+    EXPECT_EQ(result.exit_code, 0) << action << ": " << result.err;
+  }
+  EXPECT_EQ(command({"pause"}).exit_code, 0);
+  EXPECT_EQ(project_.history().paused.size(), 3u);
+  const auto file = project_.path() / "xffl.yaml", away = project_.path() / "away.yaml";
+  std::filesystem::rename(file, away);  // the other members do not need it
+  EXPECT_EQ(command({"pause"}).exit_code, 0);
+  EXPECT_NE(command({"pause", "cesis"}).exit_code, 0);
+  std::filesystem::rename(away, file);
+  const ProcessResult left = command({"leave", "cesis"});
+  EXPECT_EQ(left.exit_code, 0) << left.err;
+  EXPECT_TRUE(project_.history().left.contains(FacilityName("cesis")));
+  EXPECT_EQ(command({"pause", "nemo"}).exit_code, exit_code(ErrorKind::kNotFound));
+  EXPECT_EQ(command({"resume"}).exit_code, 0);
+  project_.release();
+  EXPECT_EQ(run.finish(), 0) << read_file(project_.log(), 1 << 20);
+}
+
+// A folder has the name of the file that the coordinator would write.
+TEST_F(Membership, AnErrorOfThisMachineAtAJoinHoldsUpNoOther) {
+  project_.set_rounds(2);
+  auto run = project_.start_held_run();
+  add_facility("cesis");
+  ASSERT_EQ(command({"join", "cesis"}).exit_code, 0);
+  const history::RunFolder folder(project_.run_folder().parent_path(), RunName("0001"));
+  for (int epoch = 1; epoch < 9; ++epoch)
+    make_dirs(folder.config().string() + ".e" + std::to_string(epoch) + ".tmp");
+  project_.release();
+  EXPECT_EQ(run.finish(), 0) << read_file(project_.log(), 1 << 20);
+  EXPECT_THAT(participants(2), ElementsAre("alba", "brno"));
 }
 
 TEST_F(Membership, ANewFacilityWithAWrongTemplateHoldsUpNoOther) {

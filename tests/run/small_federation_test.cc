@@ -254,6 +254,18 @@ TEST_F(Federation, AnUpdateThatIsNoModelIsRejected) {
   EXPECT_THAT(failure_of(""), HasSubstr("its update was rejected"));
 }
 
+// The mean with brno's update would exceed the largest fp16 number.
+TEST_F(Federation, AnUpdateOutOfTheRangeOfThePublishedTypeCostsItsFacilityTheRoundOnly) {
+  trainings_["alba"].step = 200'000;
+  EXPECT_EQ(run("aggregation: {publish_dtype: fp16}\n"
+                "policy: {max_change: 0, on_missing: skip, quorum: 1, evaluate_last: false}\n")
+                .rounds_published,
+            1);
+  EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("brno"));
+  EXPECT_THAT(state().rounds.at(1).facilities.at(FacilityName("alba")).missing.value_or(""),
+              HasSubstr("out of the range of F16"));
+}
+
 TEST_F(Federation, AClosedAttemptIsFenced) {
   ends_["brno"] = {.state = submit::JobState::kEnded};
   failure_of("policy: {max_attempts: 2}\n");
@@ -574,6 +586,20 @@ TEST_F(Federation, TheJobOfAnEvaluationThatFailsHereIsCancelled) {
   EXPECT_THAT(cancelled, ElementsAre("brno"));
 }
 
+// The error passes: the facility's part of the evaluation is not begun again.
+TEST_F(Federation, AnErrorOfAFileAtAnEvaluationEndsNoRun) {
+  std::atomic<bool> has_failed = false;
+  on_begin_ = [&](const std::string& facility) {
+    if (facility == "brno" && fs::exists(run_folder().current()) && !has_failed.exchange(true))
+      throw fs::filesystem_error("cannot look", std::make_error_code(std::errc::io_error));
+  };
+  EXPECT_EQ(run("").rounds_published, 1);
+  EXPECT_TRUE(has_failed);
+  EXPECT_TRUE(state().completed);
+  EXPECT_THAT(state().rounds.at(2).facilities.at(FacilityName("brno")).missing.value_or(""),
+              HasSubstr("cannot look"));
+}
+
 void Federation::stop_with_the_update_of_alba(const std::string& policy) {
   // The journal has the times of the wall clock.
   clock_.advance(Clock::UtcTime(SystemClock().utc()) - clock_.utc());
@@ -586,6 +612,36 @@ void Federation::stop_with_the_update_of_alba(const std::string& policy) {
   EXPECT_EQ(test::kind_of([&] { run(policy); }), ErrorKind::kCancelled);
   clock_.on_sleep = {};
   stop_ = {};
+}
+
+// A restart reads xffl.yaml again before the scheduler accepts the job.
+TEST_F(Federation, AnEnlargedJobIsNotSubmittedOverTheBudget) {
+  const std::string policy =
+      "policy: {on_missing: skip, quorum: 1, deadline: 2h, poll_interval: 1m, evaluate_last: "
+      "false, budget: {node_hours: 5}}\n";
+  // The journal has the times of the wall clock.
+  clock_.advance(Clock::UtcTime(SystemClock().utc()) - clock_.utc());
+  facility_keys_ = "scheduler: slurm, slurm: {nodes: 1, time: 1h}, ";
+  std::atomic<bool> is_deferred = false;
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.key.facility != "brno") return;
+    is_deferred = true;
+    throw Error(ErrorKind::kBusy, "QOSMaxSubmitJobPerUserLimit");
+  };
+  const fs::path update = run_folder().facility(1, FacilityName("alba")) / "report.json";
+  clock_.on_sleep = [&] {
+    if (is_deferred && fs::exists(update)) stop_.request_stop();
+    std::this_thread::sleep_for(std::chrono::microseconds(100));  // alba's work takes real time
+  };
+  EXPECT_EQ(test::kind_of([&] { run(policy); }), ErrorKind::kCancelled);
+  clock_.on_sleep = {};
+  on_submit_ = {};
+  stop_ = {};
+  const size_t tries = jobs_of("brno").size();
+  facility_keys_ = "scheduler: slurm, slurm: {nodes: 1, time: 20h}, ";
+  EXPECT_EQ(run(policy).rounds_published, 1);
+  EXPECT_EQ(jobs_of("brno").size(), tries);
+  EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("alba"));
 }
 
 TEST_F(Federation, ARestartDoesNotRenewTheDeadline) {
@@ -813,6 +869,30 @@ TEST_F(Federation, ACancellationWithoutACredentialHoldsUpNoLaterRound) {
   on_cancel_ = needs_a_log_in;
   EXPECT_EQ(run(kLeavesOutLateOnes, 2).rounds_published, 2);
   EXPECT_EQ(jobs_of("brno").size(), 2u);
+}
+
+// brno is unreachable when it leaves at once. alba's part of the second round begins with the
+// cancellation of brno's job.
+TEST_F(Federation, TheJobOfAFacilityThatLeftIsCancelledInALaterRound) {
+  trainings_["brno"].duration = hours(100'000);
+  std::atomic<bool> is_cancelled = false;
+  const auto has_published = [&] { return fs::exists(run_folder().current()); };
+  on_cancel_ = [&](const std::string& facility) {
+    if (!has_published()) throw Error(ErrorKind::kRemote, facility + ": the link is down");
+    return is_cancelled = true;
+  };
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.key.facility != "brno") return;
+    history::leave_request(run_folder(),
+                           {history::Request::Kind::kLeave, {FacilityName("brno")}, "spent", true});
+    EXPECT_TRUE(test::await([&] { return history::pending_requests(run_folder()).empty(); }));
+  };
+  on_begin_ = [&](const std::string& facility) {
+    if (facility != "alba" || !has_published()) return;
+    EXPECT_TRUE(test::await([&] { return is_cancelled.load(); }, std::chrono::seconds(30)));
+  };
+  EXPECT_EQ(run("policy: {evaluate_last: false}\n", 2).rounds_published, 2);
+  EXPECT_EQ(jobs_of("brno").size(), 1u);
 }
 
 // brno's cancellations of two rounds are left, and brno no longer answers.
@@ -1133,6 +1213,18 @@ TEST_F(Federation, ACommandThatOutlivesTheCoordinatorRemovesItsRequest) {
   EXPECT_THAT(history::pending_requests(run_folder()), testing::IsEmpty());
 }
 
+// A budget ends its own pause when other jobs need less than their walltime.
+TEST_F(Federation, AUsersPauseReplacesThatOfABudget) {
+  rejected_["brno"] = "not now";
+  failure_of("");
+  const FacilityName alba("alba");
+  history::RunHistory(run_folder().journal())
+      .record({.facility = alba}, history::FacilityPaused{.reason = "spent", .by_budget = true});
+  act({history::Request::Kind::kPause, {alba}, "maintenance"}, "");
+  EXPECT_EQ(state().paused.at(alba), "maintenance");
+  EXPECT_FALSE(history::RunHistory(run_folder().journal()).spending().is_paused(alba));
+}
+
 // The run completes while the command waits for the coordinator.
 TEST_F(Federation, ACompletedRunIsNotReportedAsCancelled) {
   rejected_["brno"] = "not now";
@@ -1400,6 +1492,16 @@ TEST_F(Federation, AJobIsSubmittedInItsFolderOnComputeNodes) {
   EXPECT_GT(submitted, 0);
 }
 
+// `xffl status` would call the run killed.
+TEST_F(Federation, AStagedJobLeavesTheReasonOfTheStop) {
+  facility_keys_ = "scheduler: slurm, slurm: {time: 1h}, ";
+  for (int times = 0; times < 2; ++times) stage(run_folder());
+  const auto stopped = state().stopped;
+  ASSERT_TRUE(stopped);
+  EXPECT_EQ(stopped->kind, "cancelled");
+  EXPECT_THAT(stopped->reason, HasSubstr("alba is staged"));
+}
+
 // Its job would train for the original run too.
 TEST_F(Federation, ACopyOfARunStagesNoJob) {
   facility_keys_ = "scheduler: slurm, slurm: {time: 1h}, ";
@@ -1578,6 +1680,35 @@ TEST_F(Federation, AMeanReplacesTheModelsOfAFailedTry) {
   };
   EXPECT_EQ(run("policy: {evaluate_last: false}\n").rounds_published, 1);
   EXPECT_EQ(master_weight(1), 1.0f / 8 + 0.5f);
+}
+
+// A folder is in the way of the symbolic link until the first pause after the mean.
+TEST_F(Federation, APublicationOutlivesAPassingErrorOfAFile) {
+  int64_t epoch = 0;
+  std::atomic<bool> has_waited = false;
+  observer_.on_begin = [&](int64_t own) { epoch = own; };
+  on_submit_ = [&](const job::JobSpec&) {
+    make_dirs(history::work_name(run_folder().current(), epoch) / "x");
+  };
+  clock_.on_sleep = [&] {
+    if (!fs::exists(run_folder().global(1)) || has_waited.exchange(true)) return;
+    fs::remove_all(history::work_name(run_folder().current(), epoch));
+  };
+  EXPECT_EQ(run("policy: {evaluate_last: false}\n").rounds_published, 1);
+  EXPECT_TRUE(has_waited);
+  EXPECT_EQ(fs::canonical(run_folder().current()), fs::canonical(run_folder().global(1)));
+}
+
+TEST_F(Federation, AnErrorOfAFileThatStaysEndsTheRun) {
+  int64_t epoch = 0;
+  observer_.on_begin = [&](int64_t own) { epoch = own; };
+  on_submit_ = [&](const job::JobSpec&) {
+    make_dirs(history::work_name(run_folder().current(), epoch) / "x");
+  };
+  clock_.on_sleep = [&] {
+    if (clock_.elapsed() > hours(1)) stop_.request_stop();
+  };
+  EXPECT_EQ(test::kind_of([&] { run("policy: {evaluate_last: false}\n"); }), ErrorKind::kIo);
 }
 
 // A password must not reach another facility.

@@ -158,6 +158,36 @@ TEST_F(StopRulesRun, KeptAllocationsAreReleased) {
   EXPECT_EQ(released, 2) << "alba's and brno's";
 }
 
+// alba has no validation set.
+TEST_F(StopRulesRun, TheAllocationOfAFacilityThatDoesNotEvaluateIsReleasedAheadOfTheEvaluation) {
+  facility_keys_ = "scheduler: slurm, slurm: {time: 3h, keep_allocation: 1h}, ";
+  std::atomic<int> of_alba{0}, of_brno{0};
+  on_release_ = [&](const std::string& facility) { ++(facility == "alba" ? of_alba : of_brno); };
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.training.steps > 0) return;
+    EXPECT_EQ(of_alba, 1);
+    EXPECT_EQ(of_brno, 0) << "the evaluation takes it";
+  };
+  set_losses({1});
+  EXPECT_EQ(run("policy: {stop_when: {loss_below: 2}}\n", 9).rounds_published, 1);
+  EXPECT_EQ(jobs_of("brno").size(), 2u);
+}
+
+TEST_F(StopRulesRun, ACancellationAheadOfTheEvaluationReleasesAllAllocations) {
+  facility_keys_ = "scheduler: slurm, slurm: {time: 3h, keep_allocation: 1h}, ";
+  const std::string policy = "policy: {stop_when: {loss_below: 2}}\n";
+  std::atomic<int> released{0};
+  on_release_ = [&](const std::string&) { ++released; };
+  observer_.on_round = [&](int, const auto&, double) { stop_.request_stop(); };
+  set_losses({1});
+  EXPECT_THROW(run(policy, 9), Error);
+  EXPECT_EQ(released, 0);
+  facility::Services made = services();
+  operate(experiment(policy, 9), run_folder(), made,
+          {history::Request::Kind::kCancel, {}, "enough"}, std::chrono::seconds(1));
+  EXPECT_EQ(released, 2) << "alba's and brno's";
+}
+
 TEST_F(StopRulesRun, AnEvaluationKeepsNoAllocation) {
   facility_keys_ = "scheduler: slurm, slurm: {time: 3h, keep_allocation: 1h}, ";
   set_losses({1});
