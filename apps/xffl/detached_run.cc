@@ -79,6 +79,11 @@ void run_detached(const ProjectOptions& options, const RunName& name, bool fresh
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     status = -1;
   }
+  if (status == -1)  // a slow machine or file system
+    throw Error(ErrorKind::kFailed,
+                "the coordinator, process " + std::to_string(pid) +
+                    ", is still starting after 30 s and goes on; look with `xffl status` and in " +
+                    output.string());
   const std::string text = text_from(output, none ? 0 : size_before);
   if (status == 0) {  // the run is complete
     std::fputs(text.c_str(), stdout);
