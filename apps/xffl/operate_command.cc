@@ -134,9 +134,9 @@ void confirm_cancel(const history::RunFolder& folder, const config::Experiment& 
   require_yes(question, "xffl cancel --yes", "run " + folder.run().str() + " was not cancelled");
 }
 
-// The run's configuration, and from xffl.yaml the named facilities that it lacks: a new member is
-// not in the run's configuration until its first round. Without names, these are all new members.
-// A cancellation needs no xffl.yaml.
+// Returns the run's configuration with the new members from xffl.yaml: the named ones, or all when
+// the command names none. A new member is not in the run's configuration until its first round. A
+// cancellation needs no xffl.yaml.
 config::Experiment experiment_with_new_members(const Flags& flags, const history::RunFolder& folder,
                                                Request::Kind kind) {
   config::Experiment experiment = experiment_of(flags.project, folder);

@@ -100,8 +100,8 @@ class Export {
   }
 
  private:
-  // The newest accepted attempt of each facility, of those ahead of the publication. An update is
-  // lost ahead of the publication only, so a later event changes no record.
+  // Returns each facility's newest attempt among those that were accepted ahead of the publication.
+  // The journal loses an update only ahead of the publication, so a later event changes no record.
   std::vector<const AttemptStory*> used_attempts(const RoundStory& round) {
     std::map<FacilityName, const AttemptStory*> used;
     for (const AttemptStory* attempt : accepted_[round.number])

@@ -76,6 +76,21 @@ class CheckJob : public testing::Test {
   ProcessResult check() const { return xffl({"doctor", "--job", "alba", "--yes"}); }
 
   test::TempDir dir_;
+  // Checks alba by a job. Calls `after_stat` after each stat() there.
+  trial::Kept check(
+      const std::function<void(test::FaultySession&, const RemotePath&)>& after_stat) const {
+    const config::Experiment experiment = config::load_experiment(dir_.path());
+    SystemClock clock;
+    facility::Services services = facility::make_services(clock, dir_.path());
+    const auto local = remote::make_local_session();
+    const auto link = std::make_shared<test::FaultySession>(*local);
+    link->after_stat = [&](const RemotePath& path) { after_stat(*link, path); };
+    services.connect = [&](const config::Facility&) { return link; };
+    services.programs = {kCheckBin + std::string("/xffl"), kCheckBin + std::string("/xffl-train")};
+    return trial::check_by_job(experiment, experiment.facility(FacilityName("alba")), services, {},
+                               {}, {});
+  }
+
   const std::vector<std::string> command_{kCheckBin + std::string("/xffl"),
                                           "doctor",
                                           "--job",
@@ -207,39 +222,23 @@ TEST_F(CheckJob, AJobThatEndsBetweenTwoLooksIsFollowed) {
   ::kill(command, SIGKILL);
   wait_for_exit(command);
 
-  const config::Experiment experiment = config::load_experiment(dir_.path());
-  SystemClock clock;
-  facility::Services services = facility::make_services(clock, dir_.path());
-  const auto local = remote::make_local_session();
-  const auto link = std::make_shared<test::FaultySession>(*local);
-  services.connect = [&](const config::Facility&) { return link; };
-  services.programs = {kCheckBin + std::string("/xffl"), kCheckBin + std::string("/xffl-train")};
   bool has_ended = false;
-  link->after_stat = [&](const RemotePath& path) {
+  const auto after_stat = [&](test::FaultySession&, const RemotePath& path) {
     if (!path.str().ends_with(job::kCheckReport) || has_ended) return;
     fs::remove(hold);
     has_ended = test::await([&] { return !file("check.json").empty(); });
   };
-  const trial::Kept kept = trial::check_by_job(
-      experiment, experiment.facility(FacilityName("alba")), services, {}, {}, {});
+  const trial::Kept kept = check(after_stat);
   EXPECT_TRUE(has_ended);
   EXPECT_EQ(kept.job_number, 1) << "no second job is submitted";
 }
 
 TEST_F(CheckJob, AFailedCleanUpLosesNoResults) {
-  const config::Experiment experiment = config::load_experiment(dir_.path());
-  SystemClock clock;
-  facility::Services services = facility::make_services(clock, dir_.path());
-  const auto local = remote::make_local_session();
-  const auto link = std::make_shared<test::FaultySession>(*local);
-  services.connect = [&](const config::Facility&) { return link; };
-  services.programs = {kCheckBin + std::string("/xffl"), kCheckBin + std::string("/xffl-train")};
-  link->after_stat = [&](const RemotePath& path) {
+  const auto after_stat = [](test::FaultySession& link, const RemotePath& path) {
     if (path.str().ends_with(job::kCheckReport) && fs::exists(path.str()))
-      link->lose_reply("remove_tree");
+      link.lose_reply("remove_tree");
   };
-  const trial::Kept kept = trial::check_by_job(
-      experiment, experiment.facility(FacilityName("alba")), services, {}, {}, {});
+  const trial::Kept kept = check(after_stat);
   EXPECT_FALSE(kept.results.empty());
 }
 

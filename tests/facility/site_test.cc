@@ -39,6 +39,23 @@ struct OpenSite : SiteInMemory {
   Site site{context, round, alba};
 };
 
+// With LoRA: the model under the adapter, which a copy can replace.
+struct AdaptedSite : OpenSite {
+  AdaptedSite() {
+    test::write_tiny_model(whole, test::kTinyRows, [](size_t) { return 1.0f; });
+    sha256 = checkpoint::write_manifest(whole).root_sha256();
+    make_dirs(adapted.parent_path());
+    std::filesystem::copy(whole, adapted);
+    history.record({}, history::ModelImported{sha256, sha256, sha256});
+    context.models.make_first = [this](const std::filesystem::path& made) {
+      std::filesystem::copy(whole, made / "adapted");
+    };
+  }
+
+  const std::filesystem::path whole = dir / "whole", adapted = folder.adapted();
+  std::string sha256;
+};
+
 // A link without progress is an outage, although each try finds the bytes of the try before.
 TEST(Site, BytesOfEarlierTriesAreGainedOnce) {
   OpenSite open;
@@ -102,8 +119,8 @@ TEST(Site, PreparedTextIsComparedWithTheRunsOwnModel) {
     write_file_atomic(model / "tokenizer.json", text);
     return tokens::tokenizer_hash(model);
   };
-  const std::string own = write_tokenizer(open.folder.global(0), "{}"),
-                    other = write_tokenizer(open.experiment.model, "{\"other\": 1}");
+  write_tokenizer(open.folder.global(0), "{}");
+  const std::string other = write_tokenizer(open.experiment.model, "{\"other\": 1}");
   const auto prepare = [&](const std::string& tokenizer) {
     tokens::Prepared prepared;
     prepared.tokenizer_sha256 = tokenizer;
@@ -132,24 +149,14 @@ struct DamagingSession final : test::FakeSession {
 
 // Another kind of error would end the run of all facilities.
 TEST(Site, ADiskThatFailsNowAndThenIsTroubleOfItsPush) {
-  namespace fs = std::filesystem;
-  OpenSite open;
-  const fs::path whole = open.dir / "whole", adapted = open.folder.adapted();
-  test::write_tiny_model(whole, test::kTinyRows, [](size_t) { return 1.0f; });
-  const std::string sha256 = checkpoint::write_manifest(whole).root_sha256();
-  make_dirs(adapted.parent_path());
-  fs::copy(whole, adapted);
-  fs::copy(whole, open.folder.global(0));
-  open.history.record({}, history::ModelImported{sha256, sha256, sha256});
-  open.context.models.make_first = [&](const fs::path& round) {
-    fs::copy(whole, round / "adapted");
-  };
-  open.round.base_sha256 = open.round.adapted_sha256 = sha256;
+  AdaptedSite open;
+  std::filesystem::copy(open.whole, open.folder.global(0));
+  open.round.base_sha256 = open.round.adapted_sha256 = open.sha256;
   open.alba.folder = RemotePath("/w");
   open.alba.model_folder = RemotePath("/w/models/adapter");
   open.alba.adapted_folder = RemotePath("/w/models/model");
-  open.fake.session =
-      std::make_shared<DamagingSession>(open.alba.adapted_folder, adapted / "model.safetensors");
+  open.fake.session = std::make_shared<DamagingSession>(open.alba.adapted_folder,
+                                                        open.adapted / "model.safetensors");
   Site site(open.context, open.round, open.alba);
   EXPECT_THAT(test::message_of(ErrorKind::kIo, [&] { ModelPush(site).push(1, {}); }),
               testing::HasSubstr("model.safetensors differs from its manifest"));
@@ -223,25 +230,17 @@ TEST(RunModels, AFullDiskDuringARebuildIsNoLackOfARemedy) {
 
 // A facility that joins later, or whose site has removed its files, gets the whole model.
 TEST(RunModels, ADamagedModelUnderTheAdapterIsMadeAgain) {
-  namespace fs = std::filesystem;
-  OpenSite open;
-  const fs::path whole = open.dir / "whole", adapted = open.folder.adapted();
-  test::write_tiny_model(whole, test::kTinyRows, [](size_t) { return 1.0f; });
-  const std::string sha256 = checkpoint::write_manifest(whole).root_sha256();
-  make_dirs(adapted.parent_path());
-  fs::copy(whole, adapted);
-  open.history.record({}, history::ModelImported{sha256, sha256, sha256});
+  AdaptedSite open;
   RunModels& models = open.context.models;
-  models.make_first = [&](const fs::path& round) { fs::copy(whole, round / "adapted"); };
   int reads = 0;
   models.with_adapted([&](const checkpoint::Hashes&) {
     if (++reads > 1) return;
-    write_file_atomic(adapted / "model.safetensors", "damaged");
+    write_file_atomic(open.adapted / "model.safetensors", "damaged");
     throw Error(ErrorKind::kCorrupt, "a block is damaged");
   });
   EXPECT_EQ(reads, 2);
-  EXPECT_EQ(read_file(adapted / "model.safetensors", 1 << 20),
-            read_file(whole / "model.safetensors", 1 << 20));
+  EXPECT_EQ(read_file(open.adapted / "model.safetensors", 1 << 20),
+            read_file(open.whole / "model.safetensors", 1 << 20));
 }
 
 }  // namespace

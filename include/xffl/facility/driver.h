@@ -44,10 +44,10 @@ class FacilityDriver {
   /// Blocks until the driver accepts the facility's update or gives the facility up. A failure of
   /// the facility is an outcome, not an exception. The round's deadline also ends an action under
   /// way, a transfer included: run() returns at most 20 s after the deadline, also for a facility
-  /// that answers slowly or without end. Only the check of an accepted update's files
-  /// and the fetch of a damaged one have at least 120 s each; the hashing of the files has no
-  /// limit. Throws kCancelled on `stop` (the facility's job
-  /// keeps running), kIo for a failure of this machine, kConfig for a mistake in the project.
+  /// that answers slowly or without end. Only the check of an accepted update's files and the fetch
+  /// of a damaged one have at least 120 s each; the hashing of the files has no limit. Throws
+  /// kCancelled on `stop` (the facility's job keeps running), kIo for a failure of this machine,
+  /// kConfig for a mistake in the project.
   FacilityOutcome run(std::stop_token stop);
 
   /// Does the work of run() ahead of the submission: opens an attempt where none is open, pushes
