@@ -17,7 +17,7 @@ std::string prepared_text_problem(remote::Session& session, const config::Facili
   if (!prepared || !session.stat(facility.prepared / tokens::kPreparedTraining))
     return "the text of data.text is not tokenized yet" + command;
   // A change of `model` in xffl.yaml leaves the shards of the model before.
-  if (std::filesystem::exists(model) && prepared->tokenizer_sha256 != tokens::tokenizer_hash(model))
+  if (tokens::has_tokenizer(model) && prepared->tokenizer_sha256 != tokens::tokenizer_hash(model))
     return "the text of data.text is tokenized with another tokenizer than the model's" + command;
   return "";
 }

@@ -47,7 +47,8 @@ checkpoint::ManifestFile verified_file(const fs::path& path,
 }
 
 // The hashes of an input with a manifest of xffl, such as a global model of an earlier run, which
-// may have lain on the disk for weeks. Null for other folders.
+// may have lain on the disk for weeks. Includes a tokenizer that was copied into the folder later,
+// as beside a model of `xffl-train init`. Null for other folders.
 checkpoint::Hashes verified_hashes(const fs::path& folder) {
   checkpoint::Manifest manifest;
   try {
@@ -65,6 +66,9 @@ checkpoint::Hashes verified_hashes(const fs::path& folder) {
                  checkpoint::ManifestFile& file = manifest.files[i];
                  file = verified_file(folder / file.name, file);
                });
+  for (const std::string& name : checkpoint::ModelFolder(folder).tokenizer_files())
+    if (manifest.find(name) == nullptr)
+      manifest.files.push_back(checkpoint::hash_file(folder / name));
   return std::make_shared<const checkpoint::Manifest>(std::move(manifest));
 }
 

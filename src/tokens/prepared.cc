@@ -53,15 +53,18 @@ std::vector<std::string_view> tokenizer_files() {
   return {"tokenizer.model", "tokenizer.json", "tokenizer_config.json"};
 }
 
+bool has_tokenizer(const std::filesystem::path& folder) {
+  return std::filesystem::exists(folder / "tokenizer.model") ||
+         std::filesystem::exists(folder / "tokenizer.json");
+}
+
 std::string tokenizer_hash(const std::filesystem::path& folder) {
   std::string lines;
-  bool has_tokenizer = false;
   for (const std::string_view name : tokenizer_files()) {
     if (!std::filesystem::exists(folder / name)) continue;
-    has_tokenizer = has_tokenizer || name != "tokenizer_config.json";
     lines += sha256_file(folder / name) + "  " + std::string(name) + "\n";
   }
-  if (!has_tokenizer)
+  if (!has_tokenizer(folder))
     throw Error(ErrorKind::kNotFound, folder.string() +
                                           " holds no tokenizer.model and no tokenizer.json: "
                                           "copy the tokenizer of the model there");

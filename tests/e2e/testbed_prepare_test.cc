@@ -127,6 +127,7 @@ TEST_F(TestbedPrepare, TextBehindSshIsTokenizedOnceAndTrainedOn) {
     EXPECT_EQ(read_file(prepared(name) / "validation.tokens", 1 << 24),
               read_file(path() / "v", 1 << 24));
   }
+  if (!test::await([&] { return !process_start_ticks(run); })) ::kill(run, SIGKILL);
   EXPECT_EQ(wait_for_exit(run), 0) << read_file(path() / "run.log", 1 << 20);
   EXPECT_THAT(xffl("status").out, HasSubstr("1 of 1 rounds published"));
   for (const history::StoredEvent& event : history::read_events(path() / "runs/0001/journal.db"))

@@ -1394,8 +1394,13 @@ TEST_F(Federation, AnInputThatDiffersFromItsManifestIsNotImported) {
 TEST_F(Federation, AnInputWithAManifestIsImported) {
   checkpoint::write_manifest(folder_ / "model");
   write_file_atomic(folder_ / "model/README.md", "a file that was added later");
+  write_file_atomic(folder_ / "model/tokenizer.json", "{}");  // as beside `xffl-train init`
   EXPECT_EQ(run("policy: {evaluate_last: false}\n").rounds_published, 1);
   EXPECT_EQ(master_weight(0), 0.5f);
+  for (const fs::path& global : {run_folder().global(0), run_folder().global(1)}) {
+    EXPECT_EQ(read_file(global / "tokenizer.json", 10), "{}");
+    EXPECT_FALSE(fs::exists(global / "README.md"));
+  }
 }
 
 TEST_F(Federation, AnAdapterOfAnotherModelIsRejected) {

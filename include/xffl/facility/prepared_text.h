@@ -16,9 +16,8 @@ std::optional<tokens::Prepared> find_prepared(remote::Session& session,
 
 /// Why a job cannot train on the shards that `xffl prepare` makes of the facility's data.text: they
 /// are absent, or of another tokenizer than the one in the folder `model`. Empty: nothing is in the
-/// way, or the facility has no data.text. A model's folder that is gone has nothing to compare with
-/// (a run needs it at its start only). Throws kCorrupt, kRemote, kNotFound (`model` has no
-/// tokenizer).
+/// way, or the facility has no data.text. A folder that is gone or holds no tokenizer has nothing
+/// to compare with. Throws kCorrupt, kIo, kRemote.
 std::string prepared_text_problem(remote::Session& session, const config::Facility& facility,
                                   const std::filesystem::path& model);
 

@@ -40,8 +40,10 @@ inline constexpr uint64_t kMaxPreparedBytes = 64 << 10, kMaxPrepareProgressBytes
 
 /// The names of a tokenizer's files in a model's folder.
 std::vector<std::string_view> tokenizer_files();
-/// SHA-256 over the names and contents of the tokenizer's files in `folder`. Throws kNotFound when
-/// there are none.
+/// Whether the folder holds a tokenizer.model or a tokenizer.json.
+bool has_tokenizer(const std::filesystem::path& folder);
+/// SHA-256 over the names and contents of the tokenizer's files in `folder`. Throws kNotFound
+/// unless has_tokenizer().
 std::string tokenizer_hash(const std::filesystem::path& folder);
 
 // The options of a job.
