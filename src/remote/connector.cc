@@ -278,8 +278,9 @@ std::shared_ptr<Connection> Connector::connect_to_one_of(const std::vector<SshHo
       });
   for (const SshHost& host : hosts) {
     const auto down = down_.find(host_label(host));
-    if (paces && down != down_.end() && now() - down->second < kRefusedPause) {
+    if (paces && down != down_.end() && now() - down->second.since < kRefusedPause) {
       may_recover = true;
+      append(problems, down->second.problem);
       append(unreachable, host_label(host) + " is not reachable");
       continue;
     }
@@ -299,7 +300,6 @@ std::shared_ptr<Connection> Connector::connect_to_one_of(const std::vector<SshHo
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kRemote) throw;
       may_recover = true;
-      down_[host_label(host)] = now();
       append(problems, error.what());
       append(unreachable, host_label(host) + " is not reachable");
     }
@@ -348,6 +348,12 @@ void Connector::wait_for_limits(const SshHost& host) {
   StopScope::check("waiting to connect to " + label);
 }
 
+// A failure of this host itself, not of a jump host before it.
+void Connector::note_failure(const SshHost& host, const Error& error) {
+  limits_->failed(host_label(host));
+  if (error.kind() == ErrorKind::kRemote) down_[host_label(host)] = {now(), error.what()};
+}
+
 std::shared_ptr<Connection> Connector::connect_to(const SshHost& host,
                                                   const Credentials& credentials, const Ask* ask) {
   for (const SshHost& jump : settings_.jump) pinned(jump, ask);
@@ -371,8 +377,8 @@ UniqueFd Connector::reach(const SshHost& host, const Credentials& credentials,
       UniqueFd socket = tunnel->take_socket();
       below = std::move(tunnel);
       return socket;
-    } catch (const Error&) {
-      limits_->failed(host_label(at));
+    } catch (const Error& error) {
+      note_failure(at, error);
       throw;
     }
   };
@@ -398,7 +404,7 @@ std::shared_ptr<Connection> Connector::log_in(const SshHost& host, UniqueFd sock
     session = exchange_keys(settings_, host, std::move(socket), keys);
     check_host_key(settings_, host, server_key(session.get()), keys);
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kRemote) limits_->failed(label);
+    if (error.kind() == ErrorKind::kRemote) note_failure(host, error);
     if (error.kind() != ErrorKind::kAuth) throw;
     wrong_keys_[label] = {keys, error.what(), now()};
     throw KeyProblem{error};
@@ -415,7 +421,7 @@ std::shared_ptr<Connection> Connector::log_in(const SshHost& host, UniqueFd sock
   try {
     authenticate(session.get(), settings_, host, credentials, ask != nullptr ? &watched : nullptr);
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kRemote) limits_->failed(label);
+    if (error.kind() == ErrorKind::kRemote) note_failure(host, error);
     if (error.kind() != ErrorKind::kAuth) throw;
     if (is_unanswered) {  // another host would ask the absent user again
       for (const SshHost& each : settings_.hosts) note_refusal(each, credentials, error.what());

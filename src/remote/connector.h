@@ -132,6 +132,10 @@ class Connector {
   // A host, and whether the log-in is an extra one. Extra log-ins are without prompts, so a host
   // with a second factor refuses them.
   using LogInKind = std::pair<std::string, bool>;
+  struct Down {
+    Clock::MonotonicTime since{};
+    std::string problem;
+  };
   struct WrongKey {
     std::vector<PublicKey> pinned;
     std::string message;
@@ -159,6 +163,7 @@ class Connector {
                     const std::string& message);
   bool has_user(const Ask* ask) const { return ask != nullptr && ask != &ask_; }
   void wait_for_limits(const SshHost& host);
+  void note_failure(const SshHost& host, const Error& error);
   std::unique_lock<std::timed_mutex> lock();
   void warn_of_key(const SshHost& host, const std::string& problem);
 
@@ -176,8 +181,8 @@ class Connector {
   std::map<LogInKind, Refusal> refusals_;
   bool is_extra_ = false;  // the log-in in progress, beside a live connection
   std::map<std::string, WrongKey> wrong_keys_;
-  std::map<std::string, std::string> warned_;         // the logged problem of a host's key
-  std::map<std::string, Clock::MonotonicTime> down_;  // hosts behind jump hosts, at the last try
+  std::map<std::string, std::string> warned_;  // the logged problem of a host's key
+  std::map<std::string, Down> down_;           // hosts that failed since the last log-in
 };
 
 }  // namespace xffl::remote

@@ -280,9 +280,7 @@ TEST_F(SshLink, AFacilityThatWaitsForItsUserLeavesTheJumpHostToOthers) {
   test::FakeClock clock;
   const auto limits = std::make_shared<ConnectionLimits>(clock);
   SshSettings settings = both(refusing, down);
-  const SshSettings behind = through({&jump}, refusing);
-  settings.jump = behind.jump;
-  std::ofstream(settings.known_hosts, std::ios::app) << read_file(jump.known_hosts(), 10'000);
+  settings.jump = through({&jump}, down).jump;
   Connector connector(settings, limits);
   down.stop();
   for (int i = 0; i < 60; ++i) {
@@ -295,6 +293,36 @@ TEST_F(SshLink, AFacilityThatWaitsForItsUserLeavesTheJumpHostToOthers) {
   down.start();
   clock.advance(5min);
   EXPECT_EQ(connector.get()->name(), host_label(down.settings().hosts[0]));
+}
+
+TEST_F(SshLink, AnOutageOfTheJumpHostIsNoneOfTheLogInNode) {
+  test::Sshd jump, refusing({.authorize_key = false}), good;
+  test::FakeClock clock;
+  SshSettings settings = both(refusing, good);
+  settings.jump = through({&jump}, good).jump;
+  Connector connector(settings, std::make_shared<ConnectionLimits>(clock));
+  EXPECT_EQ(connector.get()->name(), host_label(good.settings().hosts[0]));
+  connector.get()->with([](ssh_session session) { ssh_disconnect(session); });
+  jump.stop();
+  EXPECT_THAT(error_of([&] { connector.get(); }).what(), HasSubstr("is not reachable"));
+  jump.start();
+  clock.advance(1min);
+  EXPECT_EQ(connector.get()->name(), host_label(good.settings().hosts[0]));
+}
+
+// A node under maintenance refuses the key, and goes down before the second try.
+TEST_F(SshLink, ANodeThatGoesDownAfterARefusalHasAnErrorAtEachTry) {
+  test::Sshd jump, node({.authorize_key = false});
+  test::FakeClock clock;
+  Connector connector(through({&jump}, node), std::make_shared<ConnectionLimits>(clock));
+  EXPECT_EQ(error_of([&] { connector.get(); }).kind(), ErrorKind::kAuth);
+  node.stop();
+  clock.advance(5min);
+  const Error down = error_of([&] { connector.get(); });
+  EXPECT_EQ(down.kind(), ErrorKind::kRemote);
+  EXPECT_THAT(down.what(), HasSubstr(host_label(node.settings().hosts[0])));
+  clock.advance(2min);
+  EXPECT_STREQ(error_of([&] { connector.get(); }).what(), down.what());
 }
 
 // Two threads may fail to write through one connection.
