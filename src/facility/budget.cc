@@ -30,7 +30,7 @@ std::optional<std::string> over_budget(const config::Experiment& experiment,
                                        const history::Spending& spending, double reserved) {
   if (spending.may_exceed(facility.name)) return std::nullopt;
   const submit::JobShape shape = facility.shape();
-  const double next = shape.node_hours(shape.walltime) * kHour - reserved;
+  const double next = shape.node_seconds(shape.walltime) - reserved;
   if (auto reason = compare("facilities." + facility.name.str() + ".budget", facility.budget,
                             spending.node_seconds(facility.name), next))
     return reason;

@@ -760,7 +760,7 @@ class FacilityDriver::Impl {
     const submit::JobShape shape = site_.settings.shape();
     const double reserved =
         context_.history.spending().reserved(facility_.facility, plan_.round, attempt);
-    if (shape.node_hours(shape.walltime) * 3600 <= reserved) return std::nullopt;
+    if (shape.node_seconds(shape.walltime) <= reserved) return std::nullopt;
     history::Event again = history::SubmitIntended{};
     try {
       complete(attempt, again);

@@ -644,6 +644,16 @@ TEST_F(Federation, AnEnlargedJobIsNotSubmittedOverTheBudget) {
   EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("alba"));
 }
 
+// 2 nodes x 7500 s in hours, and back in seconds, are more than 15000.
+TEST_F(Federation, AnUnchangedJobIsReservedOnce) {
+  facility_keys_ = "scheduler: slurm, slurm: {nodes: 2, time: 125m}, ";
+  EXPECT_EQ(run("policy: {evaluate_last: false, budget: {node_hours: 100}}\n").rounds_published, 1);
+  size_t intents = 0;
+  for (const history::StoredEvent& event : history::read_events(run_folder().journal()))
+    intents += event.kind == "submit_intended";
+  EXPECT_EQ(intents, 2u) << "of two facilities";
+}
+
 TEST_F(Federation, ARestartDoesNotRenewTheDeadline) {
   const std::string policy =
       "policy: {on_missing: skip, quorum: 1, quorum_grace: 0s, deadline: 1000h, poll_interval: "

@@ -52,9 +52,10 @@ struct JobShape {
   std::chrono::seconds keep_allocation{0};
   int gpus_per_node = 0;  // 0: none, or not known
 
-  double node_hours(std::chrono::seconds time) const {
-    return nodes * static_cast<double>(time.count()) / 3600;
+  double node_seconds(std::chrono::seconds time) const {
+    return nodes * static_cast<double>(time.count());
   }
+  double node_hours(std::chrono::seconds time) const { return node_seconds(time) / 3600; }
 };
 
 // The struct with a queue manager's settings, for code that does not know the struct.
