@@ -47,8 +47,16 @@ void ModelPush::restore_purged_model(int attempt, std::stop_token stop) {
 
 // Compares with the run's own model: the folder in xffl.yaml may have changed since the import.
 void ModelPush::require_prepared_text() {
-  const std::string problem = at_the_facility(
-      [&] { return prepared_text_problem(*site_.session, site_.settings, site_.full_model()); });
+  const std::filesystem::path own = site_.full_model(), given = site_.context.experiment.model;
+  const std::string problem = at_the_facility([&] {
+    std::string text = prepared_text_problem(*site_.session, site_.settings, own);
+    // `xffl prepare` takes the tokenizer of the folder in xffl.yaml.
+    if (!text.empty() && tokens::has_tokenizer(own) && tokens::has_tokenizer(given) &&
+        tokens::tokenizer_hash(own) != tokens::tokenizer_hash(given))
+      text += ", after the tokenizer files in " + given.string() + " are the run's again, as in " +
+              own.string();
+    return text;
+  });
   if (!problem.empty()) throw Error(ErrorKind::kRemote, problem);
 }
 

@@ -132,7 +132,12 @@ TEST(Site, PreparedTextIsComparedWithTheRunsOwnModel) {
     return test::message_of(ErrorKind::kRemote, [&] { ModelPush(open.site).push(1, {}); });
   };
   prepare(other);
-  EXPECT_THAT(problem(), testing::HasSubstr("another tokenizer"));
+  const std::string other_model = open.experiment.model.string();
+  EXPECT_THAT(problem(),
+              testing::AllOf(testing::HasSubstr("another tokenizer"),
+                             testing::HasSubstr("the tokenizer files in " + other_model + " are")));
+  write_tokenizer(open.experiment.model, "{}");
+  EXPECT_THAT(problem(), testing::Not(testing::HasSubstr(other_model)));
 }
 
 // Damages a model of this machine whenever a push looks at the facility's folder `looked_at`.
