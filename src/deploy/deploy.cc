@@ -113,6 +113,10 @@ Host judged_host(const Bundle& bundle, Host host, const RemotePath& folder, bool
   return host;
 }
 
+bool is_unpacked(remote::Session& session, const RemotePath& folder, const Bundle& bundle) {
+  return session.stat(folder / bundle.name / "MANIFEST").has_value();
+}
+
 bool is_in_place(const Report& report) {
   return report.state == "intact" || report.state == "unpacked";
 }
@@ -282,8 +286,10 @@ Deployed deploy_with(Placer& placer, const transfer::Endpoint& facility, const B
                      const RemotePath& workdir, const std::stop_token& stop,
                      const transfer::OnProgress& on_progress) {
   const RemotePath folder = programs_folder(workdir);
-  const Host host =
+  Host host =
       judged_host(bundle, ask_host(facility.control, folder), folder, placer.on_login_node());
+  // A bundle that is in place needs no space.
+  if (is_unpacked(facility.control, folder, bundle)) host.free_kib = host.free_files = {};
   std::string all;
   for (const std::string& problem : problems(bundle, host, folder))
     all += (all.empty() ? "" : "; ") + problem;
@@ -292,7 +298,7 @@ Deployed deploy_with(Placer& placer, const transfer::Endpoint& facility, const B
   const RemotePath staging = folder / ".staging" / bundle.name;
   Deployed done;
   std::optional<Report> report = placer.earlier();
-  const bool is_there = facility.control.stat(folder / bundle.name / "MANIFEST").has_value();
+  const bool is_there = is_unpacked(facility.control, folder, bundle);
   // The site may have purged the bundle since the earlier job.
   if (report && is_in_place(*report) && !is_there) report.reset();
   if (!report && is_there) report = placer.run();

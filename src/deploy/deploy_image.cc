@@ -41,6 +41,11 @@ std::pair<std::string, std::string> name_parts(const RemotePath& file) {
   return {name.substr(0, end) + "-", name.substr(end)};
 }
 
+bool is_sent(remote::Session& session, const ImageToDeploy& image) {
+  const auto info = session.stat(image.file);
+  return info && info->size_bytes == image.content().size_bytes;
+}
+
 void require_place(remote::Session& session, const ImagePlace& place, uint64_t bytes) {
   const RemotePath folder = place.file.parent();
   const Host host = ask_host(session, folder);
@@ -131,11 +136,11 @@ PlaceScript image_script(const ImageToDeploy& image) {
 DeployedImage deploy_image_with(Placer& placer, const transfer::Endpoint& facility,
                                 const ImageToDeploy& image, const std::stop_token& stop,
                                 const transfer::OnProgress& on_progress) {
-  require_place(facility.control, image.place, image.content().size_bytes);
+  require_place(facility.control, image.place,
+                is_sent(facility.control, image) ? 0 : image.content().size_bytes);
   DeployedImage done{.file = image.file, .started = {}, .why_not = {}};
   std::optional<Report> report = placer.earlier();
-  const auto info = facility.control.stat(image.file);
-  const bool is_there = info && info->size_bytes == image.content().size_bytes;
+  const bool is_there = is_sent(facility.control, image);
   // The site may have purged the image since the earlier job.
   if (report && is_image_in_place(*report) && !is_there) report.reset();
   if (!report && is_there) report = placer.run();

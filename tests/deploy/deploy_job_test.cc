@@ -345,6 +345,15 @@ TEST_F(DeployByJob, TheLogInNodeHasNoSpaceOrDoesNotKnowIt) {
   EXPECT_FALSE(free_kib(""));
 }
 
+// A repetition moves the link to a bundle of before.
+TEST_F(DeployByJob, ABundleThatIsInPlaceNeedsNoSpace) {
+  deploy_now();
+  put_program(dir_ / "bin/df", "echo Filesystem\necho tmpfs 900 900 0 100% /site");
+  EXPECT_TRUE(deploy_now().was_there);
+  fs::remove_all(programs() / bundle_.name);
+  EXPECT_EQ(error_of([&] { deploy_now(); }).kind(), ErrorKind::kUnsupported);
+}
+
 // Lost replies at each step: the next deployment continues, and the archive is unpacked once.
 TEST_F(DeployByJob, ContinuesAfterEachInterruption) {
   int interruptions = 0;
@@ -505,6 +514,10 @@ TEST_F(DeployImageByJob, AFolderWithoutSpaceIsNamedBeforeTheImageIsSent) {
   EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
   EXPECT_THAT(error.what(), HasSubstr("0 MB are free in " + (dir_ / "site").string()));
   EXPECT_FALSE(fs::exists(dir_ / "site/.xffl-staging"));
+  fs::remove(dir_ / "bin/df");
+  deploy_image_now();
+  put_program(dir_ / "bin/df", "echo Filesystem\necho tmpfs 900 900 0 100% /site");
+  EXPECT_TRUE(deploy_image_now().was_there) << "an image that is in place needs no space";
 }
 
 config::Facility facility_with(const std::string& scheduler, const std::string& settings) {
