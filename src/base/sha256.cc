@@ -65,7 +65,8 @@ std::string sha256_file(const std::filesystem::path& path) {
   for (;;) {
     const ssize_t n = ::read(fd.get(), block.data(), block.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EIO) throw UnreadableFile("read " + path.string() + ": bad sector");
+    if (n < 0 && errno == EIO)
+      throw UnreadableFile(system_error("read " + path.string(), EIO).what());
     if (n < 0) throw system_error("read " + path.string(), errno);
     if (n == 0) return hash.hex();
     hash.update(std::span(block.data(), static_cast<size_t>(n)));
