@@ -135,18 +135,17 @@ void SideJob::submit(const config::Facility& shape, std::vector<remote::NewFile>
 bool SideJob::follow(const std::function<bool()>& look) {
   const milliseconds pause = std::max(poll_interval_, milliseconds(500));
   auto next_query = services_.clock.monotonic();
-  Clock::MonotonicTime alive_until = next_query;
-  bool is_there = true;
+  std::optional<Clock::MonotonicTime> gone_since;  // the first answer in a row without the job
   for (;;) {
     try {
       if (look()) return true;
       const auto now = services_.clock.monotonic();
       if (now >= next_query) {
         next_query = now + pause;
-        is_there = !is_gone(query());
-        if (is_there) alive_until = now;
+        const bool gone = is_gone(query());
+        gone_since = gone ? gone_since.value_or(now) : std::optional<Clock::MonotonicTime>();
       }
-      if (!is_there && now - alive_until > gone_for_good(facility_)) return false;
+      if (gone_since && now - *gone_since > gone_for_good(facility_)) return false;
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::kCancelled) throw_stopped();  // in a command there
       if (error.kind() != ErrorKind::kRemote) throw;

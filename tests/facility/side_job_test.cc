@@ -131,6 +131,19 @@ TEST(SideJob, TheReportMayBeNearlyAMinuteLate) {
   EXPECT_TRUE(job.follow([&] { return fake.clock.elapsed() > seconds(50); }));
 }
 
+// The minute begins with the answer that the job is gone, not with the last query before.
+TEST(SideJob, TheReportMayBeLateBetweenTwoQueries) {
+  test::FakeServices fake;
+  const JobId id = submitted_job(fake, submit::JobState::kRunning);
+  const config::Facility facility = alba();
+  SideJob job(facility, seconds(60), fake.services, kPlace, {}, {});
+  ASSERT_TRUE(job.is_under_way());
+  fake.clock.on_sleep = [&] {
+    if (fake.clock.elapsed() >= seconds(55)) fake.cluster.set_state(id, submit::JobState::kEnded);
+  };
+  EXPECT_TRUE(job.follow([&] { return fake.clock.elapsed() > seconds(80); }));
+}
+
 // Notes the folders in which compute nodes would begin its jobs.
 class NotingScheduler final : public test::ForwardingScheduler {
  public:
