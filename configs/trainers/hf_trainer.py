@@ -42,7 +42,7 @@ def train(job):
         job.metric(step, loss=losses[-1], lr=job.learning_rate(step), grad_norm=float(norm), tokens=count,
                    seconds=spent, tokens_per_second=count / spent)
     seconds = time.monotonic() - began
-    after = {} if job.should_stop() or not losses else job.evaluate(model)
+    after = job.evaluate(model) if losses else {}
     if job.world_size > 1:  # gloo's threads must end before the interpreter does
         torch.distributed.destroy_process_group()
     job.finish(model.state_dict(), losses, samples, tokens, before, after, f"hf_trainer.py (torch {torch.__version__})", seconds)

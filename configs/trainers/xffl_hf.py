@@ -139,8 +139,7 @@ def run(trainer, job):
     steps = [entry for entry in trainer.state.log_history if "loss" in entry]
     if len(steps) != done:
         raise xffl_job.JobError(f"the Trainer logged the losses of {len(steps)} of {done} steps: leave logging_steps=1")
-    stopped = job.should_stop()
-    after = {} if stopped else job.evaluate(model.eval())
+    after = job.evaluate(model.eval())
     if job.world_size > 1:
         leave_group(trainer)
     job.finish(model.state_dict(), [entry["loss"] for entry in steps], done * settings["batch_size"],

@@ -13,6 +13,7 @@ A script of your own calls it:
 torch is imported only where a call needs them.
 """
 import argparse
+import gc
 import hashlib
 import json
 import math
@@ -44,10 +45,13 @@ class JobError(Exception):
 # Files.
 
 
-def sha256_of(path):
+def sha256_of(path, should_stop=lambda: False):
+    """None if should_stop() became true before the end of the file."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
+            if should_stop():
+                return None
             digest.update(block)
     return digest.hexdigest()
 
@@ -290,8 +294,16 @@ def num_targets(sequences):
 # The job.
 
 
+def sees_one_gpu(environment):
+    lists = [environment.get(name, "") for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")]
+    return any("," not in devices for devices in lists if devices not in ("", "-1", "NoDevFiles"))
+
+
 def ranks_of(environment):
-    """Rank, number of ranks and rank on the node, of torch's variables or of a Slurm step."""
+    """Rank, number of ranks and rank on the node, of torch's variables or of a Slurm step.
+
+    Scripts take the rank on the node as the index of their GPU: it is 0 for a rank that sees one GPU (slurm.visible_gpus: one).
+    """
     for names in (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")):
         if names[0] in environment and names[1] in environment:
             try:
@@ -300,7 +312,7 @@ def ranks_of(environment):
                 raise JobError(f"{names[0]}, {names[1]} and {names[2]} should be integers") from None
             if not 0 <= rank < size:
                 raise JobError(f"{names[0]}={rank} should be at least 0 and below {names[1]}={size}")
-            return rank, size, local
+            return rank, size, 0 if sees_one_gpu(environment) else local
     return 0, 1, 0
 
 
@@ -486,13 +498,21 @@ class Job:
             with open(self.path("metrics_path"), "a") as file:
                 file.write(json.dumps({"step": step + 1, **values}) + "\n")
 
-    def evaluate(self, model):
-        """Name -> (mean loss, tokens) of a model of transformers on the validation sets, shared among the ranks."""
-        results = {}
+    def evaluate(self, model, alone=False):
+        """Name -> (mean loss, tokens) of a model of transformers on the validation sets, which the ranks share; `alone`: this
+        rank measures them without the others. After a signal, sets that are not complete are left out."""
+        rank, ranks = (0, 1) if alone else (self.rank, self.world_size)
+        results, block = {}, self.training["micro_batch_size"] * ranks
         for name, data in self.validation_data().items():
-            total, tokens = self.measure(model, data, range(self.rank, len(data), self.world_size))
-            tokens = int(self.sum(tokens))
-            results[name] = (self.sum(total) / max(tokens, 1), tokens)
+            total, tokens = 0.0, 0
+            for begin in range(0, len(data), block):  # the same blocks on every rank, because should_stop() waits for all ranks
+                if self.stopping if alone else self.should_stop():
+                    return results
+                part = self.measure(model, data, range(begin + rank, min(begin + block, len(data)), ranks))
+                total, tokens = total + part[0], tokens + part[1]
+            if not alone:
+                total, tokens = self.sum(total), int(self.sum(tokens))
+            results[name] = (total / max(tokens, 1), tokens)
         return results
 
     def measure(self, model, data, indices):
@@ -558,20 +578,22 @@ class Job:
     def finish(self, tensors, losses, samples, tokens, before=None, after=None, trainer="", seconds=0.0, checkpoint=False):
         """Writes the update (name -> tensor of torch or numpy, trained weights) and then report.json; rank 0 only.
 
-        `losses`: of each step; `samples` and `tokens`: of all ranks; `before`, `after`: of evaluate(). Without a step after a
-        signal it exits with code 75. `checkpoint`: after a signal, the trainer has left a checkpoint at `state_path` from
-        which the next attempt continues; the report says so, and no update is written. Raises JobError, and writes no
-        report, for a tensor that is missing, unknown, of another shape or not finite, and for a loss that is not finite.
+        `losses`: of each step; `samples` and `tokens`: of all ranks; `before`, `after`: of evaluate(). Without a step, or
+        without all results of a job that only evaluates, it exits with code 75 after a signal. `checkpoint`: after a signal,
+        the trainer has left a checkpoint at `state_path` from which the next attempt continues; the report says so, and no
+        update is written. Raises JobError, and writes no report, for a tensor that is missing, unknown, of another shape or
+        not finite, and for a loss that is not finite.
         """
         planned, stopped = self.training["steps"], len(losses) < self.training["steps"]
-        if planned and not losses:
-            print("stopped before the first step was done: nothing was written", file=sys.stderr)
+        before, names = before or {}, [entry["name"] for entry in self.document["validation"]]
+        if not losses and (planned or (self.stopping and len(before) < len(names))):
+            work = "first step" if planned else "evaluation"
+            print(f"stopped before the {work} was done: nothing was written", file=sys.stderr)
             sys.exit(CANCELLED)
         if not all(math.isfinite(loss) and loss >= 0 for loss in losses):
             raise JobError("a step's loss is not finite; no update is written")
         if self.rank != 0:
             return
-        before, names = before or {}, [entry["name"] for entry in self.document["validation"]]
         after = (after or {}) if planned else before
         results = [
             {"name": n, "tokens": after[n][1], "nll_before": before[n][0], "nll_after": after[n][0]}
@@ -603,15 +625,21 @@ class Job:
             "restarts": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
             "trainer": (trainer or pathlib.Path(self.program).name)[:200],
             "nodes": int(os.environ.get("SLURM_STEP_NUM_NODES", "1")),
-            **({} if self.stopping else data_identity([self.folder / path for path in paths])),
+            **data_identity([self.folder / path for path in paths], lambda: self.stopping),
             "program_sha256": sha256_of(self.program),
         }
         write_whole(self.path("report_path"), json.dumps(report, indent=2))
 
 
-def data_identity(paths):
-    """The report's fields of the job's distinct shards: what `sha256sum SHARD... | cut -c-64 | sha256sum` prints."""
-    sums = "".join(sha256_of(path) + "\n" for path in paths)
+def data_identity(paths, should_stop):
+    """The report's fields of the job's distinct shards: what `sha256sum SHARD... | cut -c-64 | sha256sum` prints.
+
+    Empty after a signal, because reading the shards may take longer than the rest of the walltime.
+    """
+    hashes = [sha256_of(path, should_stop) for path in paths]
+    if None in hashes:
+        return {}
+    sums = "".join(value + "\n" for value in hashes)
     return {
         "data_files": len(paths),
         "data_bytes": sum(path.stat().st_size for path in paths),
@@ -696,7 +724,7 @@ def steps_saved(job, output):
 
 
 def model_with(job, tensors=None):
-    """The input model in transformers, with its own weights or others."""
+    """The input model in transformers, with its own weights or others; on the rank's GPU, if there is one."""
     try:
         import torch
         from transformers import AutoModelForCausalLM
@@ -707,19 +735,23 @@ def model_with(job, tensors=None):
         base = Tensors(job.path("base_model_path"))
         if problem := sorted(name for name in base.keys() if name not in tensors.keys()):
             raise JobError(f"the script saved no tensor {problem[0]}, which the input model has")
-        for name in base.keys():
-            if tuple(as_numpy(tensors[name]).shape) != base.shape(name):
+        for name in base.keys():  # one by one, because the memory may not hold a second copy of the weights
+            values = as_numpy(tensors[name])
+            if values.shape != base.shape(name):
                 raise JobError(f"the script's tensor {name} does not have the input model's shape {base.shape(name)}")
-        model.load_state_dict({name: torch.from_numpy(as_numpy(tensors[name])) for name in base.keys()}, strict=False)
+            model.load_state_dict({name: torch.from_numpy(values)}, strict=False)
+    if torch.cuda.is_available():
+        model = model.to(f"cuda:{job.local_rank % torch.cuda.device_count()}")
     return model.eval()
 
 
-def measured(job, model):
-    """As evaluate(), on this rank alone."""
-    results = {}
-    for name, data in job.validation_data().items():
-        total, tokens = job.measure(model, data, range(len(data)))
-        results[name] = (total / max(tokens, 1), tokens)
+def measured(job):
+    """evaluate() of the input model on this rank alone; the model's memory is free afterwards."""
+    results = job.evaluate(model_with(job), alone=True)
+    import torch  # here, because model_with() reports a missing torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
     return results
 
 
@@ -727,7 +759,7 @@ def run_script(job, options, command):
     """Starts a script for a job, and makes update and report from the weights that it saved."""
     if job.training["steps"] == 0:
         if job.rank == 0:
-            job.finish({}, [], 0, 0, measured(job, model_with(job)), None, "xffl_job.py run")
+            job.finish({}, [], 0, 0, measured(job), None, "xffl_job.py run")
         return
     # Ranks of one start agree on this name, so that files of a start that was killed are not taken for theirs.
     start = [os.environ.get(n, "") for n in ("MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")]
@@ -738,8 +770,14 @@ def run_script(job, options, command):
         shutil.rmtree(place, ignore_errors=True)
         output.mkdir(parents=True)
         tokens = write_dataset(job, dataset)
+        # A model that cannot be measured fails here, and not after hours of training.
+        before = {} if job.stopping else measured(job)
         ready.touch()
-    wait_for(ready.exists, options.timeout, f"{ready}: rank 0 did not write the data set")
+    # All scripts start after the measurement, because the rendezvous of an earlier script would wait for rank 0's and might fail.
+    # The measurement has no limit of time; if rank 0 fails in it, the launcher signals the other ranks.
+    wait_for(output.exists, options.timeout, f"{output}: rank 0 did not begin")
+    wait_for(lambda: ready.exists() or job.stopping, math.inf, "")
+    wait_for(ready.exists, options.timeout, f"{ready}: rank 0 did not write the data set and measure the model")
     environment = {**os.environ, "RANK": str(job.rank), "WORLD_SIZE": str(job.world_size), "LOCAL_RANK": str(job.local_rank)}
     paths = {options.model_flag: job.path("base_model_path"), options.dataset_flag: dataset, options.output_flag: output}
     words = [*([sys.executable] if command[0].endswith(".py") else []), *command]
@@ -790,8 +828,7 @@ def run_script(job, options, command):
         tokens = sum(num_targets([data[i] for i in sampler.step_indices(step)]) for step in done)
     loss = total / max(count, 1)
     job.metric(last, loss=loss, seconds=seconds, tokens_per_second=tokens / seconds)
-    after = {} if job.stopping else measured(job, model)
-    before = {} if job.stopping else measured(job, model_with(job))
+    after = job.evaluate(model, alone=True)
     if pathlib.Path(command[0]).is_file():
         job.program = command[0]
     name = f"{pathlib.Path(command[0]).name} (xffl_job.py run)"

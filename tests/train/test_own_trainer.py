@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -38,6 +39,19 @@ def setting(tmp_path, monkeypatch):
     yield job
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+def warn_in_call(number, function):
+    """The function, whose call of this number, from 1, begins with the warning signal."""
+    calls = []
+
+    def call(*arguments):
+        calls.append(arguments)
+        if len(calls) == number:
+            signal.raise_signal(signal.SIGUSR1)
+        return function(*arguments)
+
+    return call
 
 
 def outcome(job, ranks):
@@ -263,6 +277,80 @@ def test_a_signal_after_the_last_step_keeps_the_update(setting):
     assert (job.folder / "update/model.safetensors").exists()
 
 
+def test_a_signal_in_an_evaluation_leaves_out_the_incomplete_sets(setting, tmp_path):
+    tokens = tmp_path / "t.tokens"  # 30 sequences: 8 blocks
+    job = xffl_job.load(setting("job", validation=[("first", tokens), ("second", tokens)]))
+    model, measure = xffl_job.model_with(job), job.measure
+    before = job.evaluate(model)
+    job.measure = warn_in_call(10, measure)
+    after = job.evaluate(model)
+    assert list(before) == ["first", "second"] and after == {"first": before["first"]}
+    job.finish(trained(job), [1.0] * 3, 24, 9, before, after)
+    report = json.loads((job.folder / "report.json").read_text())
+    assert report["steps"] == 3 and report["stopped_early"] is True
+    assert [result["name"] for result in report["validation"]] == ["first"]
+
+
+def test_a_signal_in_a_job_that_only_evaluates_leaves_no_report(setting):
+    job = xffl_job.load(setting("job", steps=0))
+    model, job.measure = xffl_job.model_with(job), warn_in_call(2, job.measure)
+    with pytest.raises(SystemExit) as ended:
+        job.finish({}, [], 0, 0, job.evaluate(model))
+    assert ended.value.code == 75 and sorted(p.name for p in job.folder.iterdir()) == ["job.json"]
+
+
+# The program of ranks, of which the last gets the signal in its first block after the training.
+WARNED_AFTER_TRAINING = f"""
+import os, signal, sys
+sys.path.insert(0, {str(TRAINERS)!r})
+import {{module}}, xffl_job
+evaluate, measure, evaluations = xffl_job.Job.evaluate, xffl_job.Job.measure, []
+
+def counted_evaluate(*arguments):
+    evaluations.append(1)
+    return evaluate(*arguments)
+
+def warned_measure(job, *arguments):
+    if len(evaluations) == 2 and job.rank == job.world_size - 1:
+        os.kill(os.getpid(), signal.SIGUSR1)
+    return measure(job, *arguments)
+
+xffl_job.Job.evaluate, xffl_job.Job.measure = counted_evaluate, warned_measure
+xffl_job.main_of({{module}}.train, honoured=["on_stop"])
+"""
+
+
+@pytest.mark.parametrize("module", ["hf_trainer", "hf_callback"])
+def test_a_signal_to_another_rank_ends_the_last_validation(setting, tmp_path, module):
+    (tmp_path / "program.py").write_text(WARNED_AFTER_TRAINING.format(module=module))
+    tokens = harness.write_tokens(tmp_path / "v.tokens", harness.make_sequences(33))  # 5 blocks of rank 0, 4 of rank 1
+    job = setting("job", validation=[("it", tokens)])
+    found = outcome(job, harness.start_ranks(job, 2, program=(sys.executable, tmp_path / "program.py")))
+    assert found.codes == [0, 0], found.output
+    assert found.report["steps"] == 3 and found.report["stopped_early"] is True and found.report["validation"] == []
+    assert (job.parent / "update/model.safetensors").exists()
+
+
+def test_a_signal_ends_the_hash_of_the_data(setting, monkeypatch):
+    job, results = xffl_job.load(setting("job")), {"it": (1.0, 9)}
+    monkeypatch.setattr(xffl_job, "data_identity", warn_in_call(1, xffl_job.data_identity))
+    job.finish(trained(job), [1.0] * 3, 24, 9, results, results)
+    report = json.loads((job.folder / "report.json").read_text())
+    assert report["stopped_early"] is False and len(report["validation"]) == 1 and "data_sha256" not in report
+    assert (job.folder / "update/model.safetensors").exists()
+
+
+def test_a_rank_that_sees_one_gpu_has_the_local_rank_0():
+    step = {"SLURM_PROCID": "13", "SLURM_STEP_NUM_TASKS": "16", "SLURM_LOCALID": "5"}
+    torchrun = {"RANK": "13", "WORLD_SIZE": "16", "LOCAL_RANK": "5"}
+    for devices, local in (({"ROCR_VISIBLE_DEVICES": "5"}, 0), ({"CUDA_VISIBLE_DEVICES": "GPU-0a1b"}, 0),
+                           ({"ROCR_VISIBLE_DEVICES": "0,1,2,3,4,5", "HIP_VISIBLE_DEVICES": "5"}, 0),
+                           ({"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5"}, 5), ({"CUDA_VISIBLE_DEVICES": ""}, 5),
+                           ({"CUDA_VISIBLE_DEVICES": "-1"}, 5), ({}, 5)):
+        for ranks in (step, torchrun):
+            assert xffl_job.ranks_of({**ranks, **devices}) == (13, 16, local), devices
+
+
 def test_damaged_files_are_refused(setting, tmp_path):
     tokens, source = tmp_path / "t.tokens", random.Random(1)
     whole = tokens.read_bytes()
@@ -307,6 +395,55 @@ def test_an_unchanged_script_gives_the_model_of_xffl_train(setting, world_size, 
     for name, value in safetensors.torch.load_file(ours.folder / "update/model.safetensors").items():
         assert torch.allclose(value, theirs[name], atol=1e-4), name
     assert not (job.parent / "script").exists()
+
+
+def test_a_script_starts_after_the_measurement_of_a_model_that_is_released(setting, tmp_path, monkeypatch):
+    make, models, started = xffl_job.model_with, [], tmp_path / "started"
+
+    def model_with(*arguments):
+        assert started.exists() == (len(models) == 1) and not any(model() for model in models)
+        model = make(*arguments)
+        models.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(xffl_job, "model_with", model_with)
+    job = setting("job")
+    xffl_job.run_main(["--", "sh", "-c", f'touch "{started}"; cp "$2/model.safetensors" "$6"', "script", "--job", str(job)])
+    report = json.loads((job.parent / "report.json").read_text())
+    assert len(models) == 2 and report["validation"][0]["nll_before"] == report["validation"][0]["nll_after"] > 0
+
+
+def test_scripts_of_other_ranks_wait_for_the_measurement(setting, tmp_path):
+    """Rank 0 measures for longer than ranks wait for each other; a script that starts earlier does not find `measured`."""
+    job, measured = setting("job"), tmp_path / "measured"
+    (tmp_path / "program.py").write_text(f"""
+import pathlib, sys, time
+sys.path.insert(0, {str(TRAINERS)!r})
+import xffl_job
+evaluate = xffl_job.Job.evaluate
+
+def slow_evaluate(*arguments, **named):
+    time.sleep(0 if pathlib.Path({str(measured)!r}).exists() else 12)
+    pathlib.Path({str(measured)!r}).touch()
+    return evaluate(*arguments, **named)
+
+xffl_job.Job.evaluate = slow_evaluate
+xffl_job.run_main(sys.argv[1:])
+""")
+    script = f'test -e "{measured}" || exit 3; if [ "$RANK" = 0 ]; then cp "$2/model.safetensors" "$6"; fi'
+    words = (sys.executable, tmp_path / "program.py", "--timeout", "10", "--", "sh", "-c", script, "script")
+    found = outcome(job, harness.start_ranks(job, 2, program=words))
+    assert found.codes == [0, 0] and found.report["steps"] == 3, found.output
+
+
+def test_a_model_is_measured_on_the_gpu_of_its_rank(setting, monkeypatch):
+    job, devices = xffl_job.load(setting("job")), []
+    job.local_rank = 5
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.nn.Module, "to", lambda model, device: devices.append(device) or model)
+    xffl_job.model_with(job)
+    assert devices == ["cuda:1"]
 
 
 def test_a_script_that_fails_is_named(setting):
