@@ -1,4 +1,5 @@
 // The row of queue_managers() for PBS: its keys in xffl.yaml, their checks and its job scripts.
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,14 +20,38 @@ namespace {
 constexpr std::string_view kPbsName = "[A-Za-z0-9][A-Za-z0-9_.@-]{0,127}";
 constexpr std::string_view kPbsResource =
     "[A-Za-z][A-Za-z0-9_]{0,63}=[A-Za-z0-9_.][A-Za-z0-9_.:+@-]{0,127}";
+// In `select`, a ':' begins another resource and a '+' another chunk.
+constexpr std::string_view kPbsChunkResource =
+    "[A-Za-z][A-Za-z0-9_]{0,63}=[A-Za-z0-9_.][A-Za-z0-9_.@-]{0,127}";
 
-// Resources that have a key of their own.
-std::string validate_pbs_resource(std::string_view resource) {
-  const std::string_view name = resource.substr(0, resource.find('='));
-  if (name == "walltime") return "has a key of its own: 'time'";
-  if (name == "select" || name == "nodes")
-    return "has keys of its own: 'nodes', 'tasks_per_node', 'cpus_per_node', 'gpus_per_node'";
+std::string_view pbs_name_of(std::string_view resource) {
+  return resource.substr(0, resource.find('='));
+}
+
+std::string pbs_own_key_problem(std::string_view resource) {
+  constexpr auto kOwnKeys = std::to_array<std::pair<std::string_view, std::string_view>>({
+      {"walltime", "time"},
+      {"select", "nodes"},
+      {"nodes", "nodes"},
+      {"ncpus", "cpus_per_node"},
+      {"mpiprocs", "tasks_per_node"},
+      {"ngpus", "gpus_per_node"},
+  });
+  for (const auto& [name, key] : kOwnKeys)
+    if (pbs_name_of(resource) == name) return "has a key of its own: '" + std::string(key) + "'";
   return {};
+}
+
+std::string validate_pbs_chunk(std::string_view resource) {
+  if (pbs_name_of(resource) == "place") return "holds for the whole job: name it in 'resources'";
+  return pbs_own_key_problem(resource);
+}
+
+// qsub refuses a node's resource in a -l of its own beside `select`.
+std::string validate_pbs_resource(std::string_view resource) {
+  if (pbs_name_of(resource) == "mem" || pbs_name_of(resource) == "vmem")
+    return "is a resource of a node: name it in 'chunk'";
+  return pbs_own_key_problem(resource);
 }
 
 const job::FieldTable& pbs_keys() {
@@ -43,6 +68,13 @@ const job::FieldTable& pbs_keys() {
       field("cpus_per_node", &S::cpus_per_node, "CPUs of a node (ncpus); 0: one per rank",
             {.max = 4096}),
       field("gpus_per_node", &S::gpus_per_node, "GPUs of a node (ngpus)", {.max = 64}),
+      field("chunk", &S::chunk,
+            "further resources of a node, in its chunk of select, such as mem=480gb or "
+            "gpu_type=a100",
+            {.pattern = kPbsChunkResource,
+             .shape = "a resource such as mem=480gb",
+             .validate = validate_pbs_chunk,
+             .omit_default = true}),
       field("resources", &S::resources,
             "further resources of the job (-l), such as filesystems=home or place=scatter:excl",
             {.pattern = kPbsResource,
@@ -132,7 +164,8 @@ std::vector<std::string> pbs_options(const PbsSettings& settings, const std::str
                        ":ncpus=" + std::to_string(settings.cpus()) +
                        ":mpiprocs=" + std::to_string(settings.tasks_per_node);
   if (settings.gpus_per_node > 0) select += ":ngpus=" + std::to_string(settings.gpus_per_node);
-  add("-l", "nodes", select);
+  for (const std::string& resource : settings.chunk) select += ":" + resource;
+  add("-l", "chunk", select);
   bool placed = false;
   for (const std::string& resource : settings.resources) {
     placed = placed || resource.starts_with("place=");

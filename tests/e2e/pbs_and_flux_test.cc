@@ -18,7 +18,7 @@ namespace {
 class PbsAndFlux : public testing::Test {
  protected:
   PbsAndFlux() {
-    place("alba", "pbs", "nodes: 2, tasks_per_node: 1, queue: workq");
+    place("alba", "pbs", "nodes: 2, tasks_per_node: 1, queue: workq, chunk: [mem=1gb]");
     place("brno", "flux", "nodes: 2, tasks_per_node: 1, queue: batch");
     project_.write_config();
   }

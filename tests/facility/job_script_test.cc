@@ -247,6 +247,7 @@ facilities:
       tasks_per_node: 4
       cpus_per_node: 32
       gpus_per_node: 4
+      chunk: [mem=480gb]
       resources: [filesystems=home:eagle]
       time: 6h
       warning: 10m

@@ -46,6 +46,15 @@ TEST(OneTask, HasTheSlotsOfOneGridEngineNode) {
   EXPECT_EQ(engine.slots(), 3);
 }
 
+TEST(OneTask, AndAShortJobHaveTheChunkOfAPbsNode) {
+  QueueSettings settings("pbs");
+  settings.as<PbsSettings>().chunk = {"mem=480gb"};
+  settings.manager().shorten(settings, 2, std::chrono::minutes(15));
+  settings.manager().one_task(settings);
+  EXPECT_THAT(pbs_options(settings.as<PbsSettings>(), "job-a", RemotePath("/s/a1")),
+              testing::Contains("-l select=1:ncpus=1:mpiprocs=1:mem=480gb"));
+}
+
 // The check of a facility compares them with the GPUs that it finds on a node.
 TEST(TrainingJob, HasTheGpusOfANode) {
   QueueSettings slurm("slurm"), pbs("pbs");

@@ -16,6 +16,7 @@
 #include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/json.h"
+#include "xffl/job/fields.h"
 #include "xffl/submit/queue_manager.h"
 
 namespace xffl::submit {
@@ -63,12 +64,14 @@ TEST(PbsOptions, AreOneDirectiveEach) {
   settings.nodes = 2;
   settings.tasks_per_node = 4;
   settings.gpus_per_node = 4;
+  settings.chunk = {"mem=480gb", "gpu_type=a100"};
   settings.resources = {"filesystems=home:eagle"};
-  EXPECT_THAT(pbs_options(settings, kName, RemotePath("/s/a1"), false),
-              testing::ElementsAre(
-                  "-N " + kName, "-o /s/a1/job.out", "-j oe", "-k doe", "-S /bin/bash", "-m n",
-                  "-r n", "-A a1", "-P p1", "-q prod", "-l select=2:ncpus=4:mpiprocs=4:ngpus=4",
-                  "-l filesystems=home:eagle", "-l place=scatter", "-l walltime=3600"));
+  EXPECT_THAT(
+      pbs_options(settings, kName, RemotePath("/s/a1"), false),
+      testing::ElementsAre("-N " + kName, "-o /s/a1/job.out", "-j oe", "-k doe", "-S /bin/bash",
+                           "-m n", "-r n", "-A a1", "-P p1", "-q prod",
+                           "-l select=2:ncpus=4:mpiprocs=4:ngpus=4:mem=480gb:gpu_type=a100",
+                           "-l filesystems=home:eagle", "-l place=scatter", "-l walltime=3600"));
   settings.resources = {"place=pack:excl", "filesystems=home"};
   EXPECT_THAT(pbs_options(settings, kName, RemotePath("/s/a1")),
               testing::Not(testing::Contains("-l place=scatter")));
@@ -81,6 +84,28 @@ TEST(PbsOptions, AreOneDirectiveEach) {
   settings.account = "a1";
   EXPECT_EQ(test::thrown_by([&] { pbs_options(settings, kName, RemotePath("/s:1/a")); }).kind,
             ErrorKind::kConfig);
+}
+
+TEST(PbsKeys, AResourceOfANodeBelongsIntoItsChunk) {
+  const job::Field* chunk = pbs_queue_manager().keys().find("chunk");
+  const job::Field* resources = pbs_queue_manager().keys().find("resources");
+  ASSERT_TRUE(chunk != nullptr && resources != nullptr);
+  for (const char* memory : {"mem=480gb", "vmem=1tb"}) {
+    EXPECT_EQ(chunk->validate(memory), "") << memory;
+    EXPECT_EQ(resources->validate(memory), "is a resource of a node: name it in 'chunk'") << memory;
+  }
+  for (const job::Field* field : {chunk, resources}) {
+    EXPECT_EQ(field->validate("ncpus=8"), "has a key of its own: 'cpus_per_node'");
+    EXPECT_EQ(field->validate("mpiprocs=4"), "has a key of its own: 'tasks_per_node'");
+    EXPECT_EQ(field->validate("ngpus=4"), "has a key of its own: 'gpus_per_node'");
+    EXPECT_EQ(field->validate("walltime=60"), "has a key of its own: 'time'");
+  }
+  EXPECT_EQ(chunk->validate("place=scatter"), "holds for the whole job: name it in 'resources'");
+  EXPECT_EQ(resources->validate("place=scatter"), "");
+  const std::string pattern(chunk->pattern);
+  EXPECT_THAT("mem=480gb", testing::MatchesRegex(pattern));
+  for (const char* several : {"mem=1gb:ngpus=8", "mem=1gb+1:ncpus=1", "mem"})
+    EXPECT_THAT(several, testing::Not(testing::MatchesRegex(pattern)));
 }
 
 TEST(PbsAnswers, TimesOfAllDaysAndMonthsAreRead) {
@@ -281,6 +306,15 @@ TEST_F(PbsCommandsRun, ARejectionNamesTheMessage) {
   EXPECT_THAT(rejected("nowhere").message, HasSubstr("Unknown queue"));
   EXPECT_EQ(rejected("off").kind, ErrorKind::kBusy);
   EXPECT_THAT(make_pbs_scheduler({}, session, clock)->find(request, {}), IsEmpty());
+}
+
+TEST_F(PbsCommandsRun, MemoryBesideTheChunksIsRejected) {
+  PbsSettings settings;
+  settings.resources = {"mem=1gb"};
+  EXPECT_THAT(
+      test::message_of(ErrorKind::kConfig,
+                       [&] { make_pbs_scheduler(settings, session, clock)->submit(request, {}); }),
+      HasSubstr("resource is: mem"));
 }
 
 TEST(PbsRow, SaysThatItHasNotRunOnARealSite) {

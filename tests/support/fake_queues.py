@@ -119,6 +119,9 @@ def qsub(words):
         fail("qsub: Unknown queue", 170)
     if queue == "off":
         fail("qsub: Queue is not enabled", 172)
+    for name in (resource.partition("=")[0] for resource in options["-l"]):
+        if name in ("mem", "vmem", "ncpus", "ngpus", "mpiprocs"):
+            fail(f'qsub: "-lresource=" cannot be used with "select" or "place", resource is: {name}', 5)
     output = pathlib.Path(options["-o"][0])
     nodes, tasks = re.match(r"select=(\d+):ncpus=\d+:mpiprocs=(\d+)", " ".join(options["-l"])).groups()
     job = {"manager": "pbs", "name": options["-N"][0], "cwd": str(output.parent), "output": str(output), "nodes": int(nodes),

@@ -22,6 +22,7 @@ struct PbsSettings {
   int tasks_per_node = 1;                         // ranks on a node
   int cpus_per_node = 0;                          // ncpus of a chunk; 0: one per task
   int gpus_per_node = 0;                          // ngpus of a chunk
+  std::vector<std::string> chunk;                 // further "name=value" of a node's chunk
   std::vector<std::string> resources;             // "name=value" of -l, for the whole job
   std::chrono::seconds time{3600};                // walltime
   std::chrono::seconds warning{300};              // before the walltime: SIGUSR1 to the ranks

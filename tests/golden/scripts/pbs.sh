@@ -8,7 +8,7 @@
 #PBS -r y
 #PBS -A a1
 #PBS -q prod
-#PBS -l select=2:ncpus=32:mpiprocs=4:ngpus=4
+#PBS -l select=2:ncpus=32:mpiprocs=4:ngpus=4:mem=480gb
 #PBS -l filesystems=home:eagle
 #PBS -l place=scatter
 #PBS -l walltime=21600
