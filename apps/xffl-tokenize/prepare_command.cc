@@ -107,6 +107,7 @@ class Preparation {
   tokenize::EncodeResult encode(const tokenize::Tokenizer& tokenizer,
                                 const std::vector<fs::path>& files) {
     tokenize::EncodeOptions options = this->options();
+    options.bos = tokenizer.bos_id() >= 0;  // the configuration has no key for it
     const auto progress = [this](const tokenize::Progress& now) { show(now); };
     if (!tokenize::holds_ids(options.documents.format))
       return tokenize::encode_corpus(tokenizer, files, out_ / tokens::kPreparedTraining, options,

@@ -153,7 +153,8 @@ const FieldTable& data_keys() {
              .condition = "shards of your own, without data.text"}),
       field("sequence_length", &Facility::sequence_length,
             "the most tokens of a sequence, which bounds the tokens in the facility's reports; 0: "
-            "the shards' own figure; with text: 2048",
+            "the shards' own figure; with text: 2048, or the model's max_position_embeddings if "
+            "that is less",
             {.max = 1 << 24, .omit_default = true, .operational = true}),
       field("validation", &Facility::validation,
             "token shards measured before and after a round's training, by name; with text the "

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/log.h"
+#include "xffl/checkpoint/llama_config.h"
 #include "xffl/facility/prepared_text.h"
 #include "xffl/facility/side_job.h"
 
@@ -34,6 +36,31 @@ std::vector<remote::NewFile> tokenizer_of(const std::filesystem::path& model) {
                      read_file(model / name, kMaxTokenizerBytes)});
   }
   return files;
+}
+
+// The longest sequence that the facility's trainer accepts. A trainer of the user's own and a model
+// without a readable config.json have no known limit.
+int64_t longest_sequence(const config::Experiment& experiment, const config::Facility& facility) {
+  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+  if (!facility.trainer_command.empty()) return kNoLimit;
+  try {
+    return checkpoint::read_llama_config(experiment.model).max_position_embeddings;
+  } catch (const Error&) {
+    return kNoLimit;  // `xffl doctor` and `xffl run` name the problem
+  }
+}
+
+int64_t sequence_length(const config::Experiment& experiment, const config::Facility& facility) {
+  const int64_t longest = longest_sequence(experiment, facility);
+  if (facility.sequence_length > longest)
+    throw Error(ErrorKind::kConfig, "facilities." + facility.name.str() +
+                                        ".data.sequence_length is " +
+                                        std::to_string(facility.sequence_length) +
+                                        ", and the config.json of " + experiment.model.string() +
+                                        " has max_position_embeddings " + std::to_string(longest) +
+                                        ": set the key to at most " + std::to_string(longest));
+  return facility.sequence_length > 0 ? facility.sequence_length
+                                      : std::min(kDefaultLength, longest);
 }
 
 // The folder above the first component with a wildcard.
@@ -76,7 +103,7 @@ class Preparation {
     const PrepareJob options = prepare_job(experiment_, facility_);
     const bool is_under_way = job_.is_under_way();  // first: a job may end between the two looks
     if (!again)
-      if (const auto found = find_readable())
+      if (const auto found = find_readable(); found && has_length(*found, options))
         if (found->tokenizer_sha256 == options.tokenizer_sha256 && are_there(*found))
           return {*found, true};
     if (again && is_under_way && callbacks_.on_state)
@@ -119,6 +146,14 @@ class Preparation {
                    {{"facility", facility_.name.str()}, {"error", std::string(error.what())}});
       return std::nullopt;
     }
+  }
+
+  // The folder's name has the key sequence_length, whose default depends on the model. The
+  // description of unpacked shards does not have their length.
+  static bool has_length(const Prepared& prepared, const PrepareJob& options) {
+    const tokens::PreparedShard& shard = prepared.training;
+    return !options.pack ||
+           shard.tokens == shard.sequences * static_cast<uint64_t>(options.sequence_length);
   }
 
   // False for shards that the site has purged.
@@ -210,22 +245,21 @@ PrepareJob prepare_job(const config::Experiment& experiment, const config::Facil
                                         "tokenized");
   std::vector<std::string> files;
   for (const std::string& file : text.files) files.push_back(facility.on_compute_nodes(file));
-  return {
-      .tokenizer_sha256 = tokens::tokenizer_hash(experiment.model),
-      .files = files,
-      .prompt = text.prompt,
-      .text_field = text.text_field,
-      .prompt_field = text.prompt_field,
-      .document = std::string(to_string(text.document)),
-      .mask_prompt = text.mask_prompt,
-      .pack = text.pack,
-      .validation_fraction = text.validation_fraction,
-      .sequence_length = facility.sequence_length > 0 ? facility.sequence_length : kDefaultLength,
-      .format = std::string(to_string(text.format)),
-      .chat_template = text.chat_template,
-      .messages_field = text.messages_field,
-      .id_type = std::string(to_string(text.id_type)),
-      .end_id = text.end_id};
+  return {.tokenizer_sha256 = tokens::tokenizer_hash(experiment.model),
+          .files = files,
+          .prompt = text.prompt,
+          .text_field = text.text_field,
+          .prompt_field = text.prompt_field,
+          .document = std::string(to_string(text.document)),
+          .mask_prompt = text.mask_prompt,
+          .pack = text.pack,
+          .validation_fraction = text.validation_fraction,
+          .sequence_length = sequence_length(experiment, facility),
+          .format = std::string(to_string(text.format)),
+          .chat_template = text.chat_template,
+          .messages_field = text.messages_field,
+          .id_type = std::string(to_string(text.id_type)),
+          .end_id = text.end_id};
 }
 
 std::string tokenize_program(const config::Facility& facility, const facility::Programs& programs) {

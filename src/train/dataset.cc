@@ -35,7 +35,9 @@ void check_fits(const tokens::TokenShardReader& shard, const ModelLimits& limits
                 path + ": has sequences of up to " + std::to_string(longest) +
                     " tokens, but the model's config.json has max_position_embeddings " +
                     std::to_string(limits.max_positions) + ": encode with --sequence-length " +
-                    std::to_string(limits.max_positions));
+                    std::to_string(limits.max_positions) +
+                    ", or with data.text set data.sequence_length to " +
+                    std::to_string(limits.max_positions) + " and repeat `xffl prepare`");
   }
 }
 

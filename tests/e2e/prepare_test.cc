@@ -72,6 +72,7 @@ class Prepare : public testing::Test {
     EXPECT_EQ(read_file(alba().prepared.str() + "/train.tokens", 1 << 24),
               read_file(dir_ / "t", 1 << 24))
         << keys;
+    EXPECT_THAT(prepare().out, HasSubstr("before")) << keys;
   }
   config::Facility alba() const {
     return config::load_experiment(dir_.path()).facility(FacilityName("alba"));
@@ -213,6 +214,19 @@ TEST_F(Prepare, OtherOptionsOrAnotherTokenizerMakeOtherShards) {
   ASSERT_EQ(other.exit_code, 0) << other.err;
   EXPECT_THAT(other.out, HasSubstr("are tokenized"));
   EXPECT_NE(prepared().tokenizer_sha256, first);
+}
+
+// The folder's name has the key sequence_length only, and not its default.
+TEST_F(Prepare, AModelWithShorterSequencesMakesOtherShards) {
+  write_config("validation_fraction: 0");
+  const auto length = [&] {
+    EXPECT_EQ(prepare().exit_code, 0);
+    return prepared().training.tokens / prepared().training.sequences;
+  };
+  EXPECT_EQ(length(), 2048u);
+  write_file_atomic(dir_ / "model/config.json",
+                    R"({"model_type": "llama", "max_position_embeddings": 128})");
+  EXPECT_EQ(length(), 128u);
 }
 
 TEST_F(Prepare, ChangedTextIsTokenizedOnRequest) {

@@ -1,7 +1,10 @@
 // The options of a tokenizing job; tests/e2e/prepare_test.cc runs whole jobs.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "support/temp_dir.h"
+#include "support/thrown.h"
+#include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/config/load.h"
 #include "xffl/prepare/prepare.h"
@@ -48,6 +51,29 @@ TEST(PrepareJob, ATextWithoutALengthHasSequencesOf2048Tokens) {
       "facilities: {alba: {data: {text: [/data/*.txt]}}}\n",
       "xffl.yaml", dir.path());
   EXPECT_EQ(prepare_job(experiment, experiment.facilities.front()).sequence_length, 2048);
+}
+
+TEST(PrepareJob, ASequenceIsAtMostAsLongAsTheModelAllows) {
+  test::TempDir dir;
+  make_dirs(dir / "model");
+  write_file_atomic(dir / "model/tokenizer.json", "{}");
+  write_file_atomic(dir / "model/config.json",
+                    R"({"model_type": "llama", "max_position_embeddings": 128})");
+  const auto length = [&](const std::string& facility, const std::string& data) {
+    const config::Experiment experiment = config::parse_experiment(
+        "project: p\nmodel: model\ntraining: {steps_per_round: 1}\nfacilities: {alba: {" +
+            facility + "data: {text: [/data/*.txt]" + data + "}}}\n",
+        "xffl.yaml", dir.path());
+    return prepare_job(experiment, experiment.facilities.front()).sequence_length;
+  };
+  EXPECT_EQ(length("", ""), 128);
+  EXPECT_EQ(length("", ", sequence_length: 128"), 128);
+  const Error error = test::error_of([&] { length("", ", sequence_length: 129"); });
+  EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+  EXPECT_THAT(error.what(),
+              testing::AllOf(testing::HasSubstr("facilities.alba.data.sequence_length is 129"),
+                             testing::HasSubstr("set the key to at most 128")));
+  EXPECT_EQ(length("trainer: {command: [mine]}, ", ""), 2048) << "xffl does not know its limit";
 }
 
 TEST(PrepareJob, IsOneTaskOnOneNode) {

@@ -244,6 +244,23 @@ TEST_F(Program, APreparationCountsTheTokensThatItDropsAndTheDocumentsThatItCuts)
   EXPECT_EQ(packed.dropped_tokens, num_tokens(whole) - num_tokens(packed));
 }
 
+// As that of a Qwen.
+TEST_F(Program, APreparationWithATokenizerWithoutBosIsAnEncodingWithoutBos) {
+  write_prepare_job(it_);
+  const std::string tokenizer = at("job1/tokenizer");
+  Json file = Json::parse(read_file(tokenizer + "/tokenizer.json", 1 << 20));
+  file["post_processor"] = nullptr;
+  write_file_atomic(tokenizer + "/tokenizer.json", file.dump());
+  tokens::PrepareJob job =
+      tokens::parse_prepare_job(read_file(at("job1/job.json"), 1 << 20), "job.json");
+  job.tokenizer_sha256 = tokens::tokenizer_hash(tokenizer);
+  write_file_atomic(at("job1/job.json"), tokens::format_prepare_job(job));
+  must({"prepare", "--job", at("job1/job.json")});
+  must({"encode", "--no-bos", "--tokenizer", tokenizer, "--sequence-length", "64", "--input", it_,
+        "--output", at("encoded.tokens")});
+  EXPECT_EQ(read_file(at("train.tokens"), 1 << 24), read_file(at("encoded.tokens"), 1 << 24));
+}
+
 // A folder is in the place of the file.
 TEST_F(Program, APreparationGoesOnWithoutItsProgressFile) {
   write_prepare_job(it_);

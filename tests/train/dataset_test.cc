@@ -172,10 +172,12 @@ TEST_F(DatasetTest, RejectsSequencesLongerThanTheModel) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kRejected);
-    EXPECT_NE(std::string(error.what())
-                  .find("sequences of up to 5 tokens, but the model's config.json has "
-                        "max_position_embeddings 4: encode with --sequence-length 4"),
-              std::string::npos);
+    EXPECT_NE(
+        std::string(error.what())
+            .find("sequences of up to 5 tokens, but the model's config.json has "
+                  "max_position_embeddings 4: encode with --sequence-length 4, or with data.text "
+                  "set data.sequence_length to 4 and repeat `xffl prepare`"),
+        std::string::npos);
   }
 }
 

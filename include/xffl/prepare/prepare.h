@@ -16,7 +16,9 @@ namespace xffl::prepare {
 using tokens::Prepared;
 using tokens::PrepareJob;
 
-/// The options of the facility's job.
+/// The options of the facility's job. Without data.sequence_length, a sequence has 2048 tokens, or
+/// the model's max_position_embeddings if that is less. Throws kConfig for a facility without
+/// data.text, and for a data.sequence_length beyond the model's figure.
 PrepareJob prepare_job(const config::Experiment& experiment, const config::Facility& facility);
 /// The facility with the resources and the command of the job: one task that runs xffl-tokenize.
 /// Its training data lie in the folders of the text, which an image has to bind.
@@ -31,13 +33,13 @@ struct Callbacks {
 
 struct Outcome {
   Prepared prepared;
-  bool was_there = false;  // made by an earlier job, with the same tokenizer
+  bool was_there = false;  // made by an earlier job, with the same tokenizer and length
 };
 
-/// Returns the facility's prepared text; when there is none, or with `again`, follows the job that
-/// makes it, and submits one if none is under way. After its success, removes the shards that
-/// earlier jobs have left unfinished. A stop or a lost link leaves the job alone, and the next call
-/// follows it. Throws kConfig (the facility has no data.text, the queue manager rejects the job),
+/// Returns the facility's prepared text; when there is none that fits, or with `again`, follows the
+/// job that makes it, and submits one if none is under way. After its success, removes the shards
+/// that earlier jobs have left unfinished. A stop or a lost link leaves the job alone, and the next
+/// call follows it. Throws kConfig (as prepare_job(), and when the queue manager rejects the job),
 /// kNotFound (the model has no tokenizer), kFailed (the job ended without shards: with the end of
 /// its output), kRemote (the answer to a submission was lost), kCancelled.
 Outcome prepare(const config::Experiment& experiment, const config::Facility& facility,
