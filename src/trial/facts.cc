@@ -83,6 +83,7 @@ NodeFacts parse_node_facts(std::string_view text) {
     if (word == "arch") facts.arch = trial_text(rest);
     if (word == "glibc") facts.glibc = trial_text(rest);
     if (word == "driver") facts.driver = trial_text(rest);
+    if (word == "amd_driver") facts.amd_driver = trial_text(rest);
     if (word == "gpus") facts.gpus = small_number(rest);
     if (word == "cpus") facts.cpus = small_number(rest);
     if (word == "memory") facts.memory = kilobytes(rest, 0);

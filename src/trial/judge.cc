@@ -79,8 +79,8 @@ class Judgement {
     if (!expected_.arch.empty() && node.arch != expected_.arch)
       add(Severity::kError, "architecture",
           node.host + " is " + node.arch + ", the log-in node is " + expected_.arch,
-          "use a trainer for " + node.arch + ": xffl deploy " + expected_.facility +
-              " with the bundle of that architecture");
+          "use a trainer for " + node.arch + ": xffl deploy " + expected_.facility + " with the " +
+              (expected_.has_image ? "image" : "bundle") + " of that architecture");
     for (const std::string& probe : node.hung)
       add(Severity::kError, probe, "on " + node.host + " the probe '" + probe + "' does not end",
           probe == "driver"
@@ -94,6 +94,7 @@ class Judgement {
                         std::to_string(node.cpus) + " CPUs, " +
                         gb(static_cast<double>(node.available)) + " of memory";
     if (!node.driver.empty()) facts += ", driver " + node.driver;
+    if (!node.amd_driver.empty()) facts += ", driver " + node.amd_driver;
     for (const std::string& fabric : node.fabrics) facts += ", " + fabric;
     add(Severity::kOk, "node", facts);
   }
@@ -152,12 +153,22 @@ class Judgement {
   // The toolkit that the trainer was built with; empty for CPUs, and when no rank has answered.
   std::string toolkit() const { return found_.ranks.empty() ? "" : found_.ranks.front().cuda; }
 
+  // A node of a job with GPUs. A trainer of the user's own may use another maker's.
+  void missing_nvidia_driver(const NodeFacts& node) {
+    if (node.amd_driver.empty())
+      add(expected_.own_trainer ? Severity::kWarning : Severity::kError, "driver",
+          node.host + " has no NVIDIA driver and no AMD driver",
+          "is this the partition with GPUs?");
+    else if (!expected_.own_trainer)
+      add(Severity::kError, "driver",
+          node.host + " has AMD's driver " + node.amd_driver + ", and xffl-train has no ROCm build",
+          "name a trainer of your own (" + key("trainer") +
+              ": {command: [...]}), or use nodes with NVIDIA GPUs");
+  }
+
   void driver(const NodeFacts& node) {
-    const bool wants_gpus = expected_.gpus_per_node > 0;
     if (node.driver.empty()) {
-      if (wants_gpus)
-        add(Severity::kError, "driver", node.host + " has no NVIDIA driver",
-            "is this the partition with GPUs?");
+      if (expected_.gpus_per_node > 0) missing_nvidia_driver(node);
       return;
     }
     if (node.gpus > 0 && node.gpus < expected_.gpus_per_node)
@@ -188,8 +199,7 @@ class Judgement {
                  "xffl-train has not started" +
                      (found_.output.empty() ? std::string()
                                             : "; the job's output ends with:" + found_.output),
-                 "put a bundle there: xffl deploy " + expected_.facility + " BUNDLE, or correct " +
-                     key("trainer") + "; a trainer of an earlier release has no `check`");
+                 no_trainer() + "; a trainer of an earlier release has no `check`");
     const auto other =  // one node may have an older program
         std::find_if(found_.ranks.begin(), found_.ranks.end(), [&](const job::RankCheck& rank) {
           return !rank.trainer.starts_with("xffl-train " + expected_.version + " ");
@@ -219,6 +229,15 @@ class Judgement {
               (first.gpu.empty() ? "CPU" : log::printable(first.gpu, 100)) + ", at least " +
               gb(static_cast<double>(memory)) + ", a bf16 product with " +
               number("%.3g TFLOP/s", slowest));
+  }
+
+  std::string no_trainer() const {
+    if (!expected_.has_image)
+      return "put a bundle there: xffl deploy " + expected_.facility + " BUNDLE, or correct " +
+             key("trainer");
+    return "does a module of " + key("modules") + " provide the program of " +
+           key("image.program") + ", is the image there (" + key("image.file") +
+           "), and has it xffl-train?";
   }
 
   // The bundle for the GPUs of a node.
@@ -279,10 +298,7 @@ class Judgement {
         const std::string problem = this->problem(shard);
         if (!problem.empty() && seen.insert(shard.path + problem).second)
           add(Severity::kError, "data", rank.host + ": " + shard.path + " " + problem,
-              shard.problem.empty()
-                  ? "tokenize the text with the tokenizer of this model: xffl prepare " +
-                        expected_.facility + ", or xffl-tokenize encode"
-                  : "see the mounts above, or copy the shard again");
+              remedy(shard));
       }
     if (seen.empty() && !found_.ranks.empty())
       add(Severity::kOk, "data",
@@ -298,6 +314,18 @@ class Judgement {
       return "has sequences of " + std::to_string(shard.sequence_length) +
              " tokens, the model takes " + std::to_string(expected_.max_positions);
     return "";
+  }
+  std::string remedy(const job::CheckedShard& shard) const {
+    if (!shard.problem.empty()) return "see the mounts above, or copy the shard again";
+    const std::string prepare = "xffl prepare " + expected_.facility;
+    const bool has_larger_vocabulary = shard.vocab_size > expected_.vocab_size;
+    if (has_larger_vocabulary)
+      return "tokenize the text with the tokenizer of this model: " + prepare +
+             ", or xffl-tokenize encode";
+    const std::string longest = std::to_string(expected_.max_positions);
+    if (!expected_.prepared.empty() && shard.path.starts_with(expected_.prepared + "/"))
+      return "set " + key("data.sequence_length") + " to " + longest + ", then " + prepare;
+    return "tokenize the text with xffl-tokenize encode --sequence-length " + longest;
   }
 
   void report() {

@@ -39,8 +39,11 @@ version_in() {
   done
 }
 
-# XFFL_DRIVER_VERSION_FILE names another file in tests, as for xffl-train.
+# For tests XFFL_DRIVER_VERSION_FILE names another file, as for xffl-train, and XFFL_AMD_ROOT the folder of AMD's /dev and /sys.
 driver_facts() {
+  if [ -e "$XFFL_AMD_ROOT/dev/kfd" ]; then
+    echo "amd_driver amdgpu $(cat "$XFFL_AMD_ROOT/sys/module/amdgpu/version")" # amdgpu of Linux itself has no version
+  fi
   if ! command -v nvidia-smi; then
     while read -r key line; do
       if [ "$key" = NVRM ]; then version_in $line; fi

@@ -67,6 +67,11 @@ job::JobSpec check_spec(const config::Facility& facility, int ranks) {
   training.max_tokens = 0;
   training.checkpoint_interval = 0;
   training.validation_interval = training.early_stop_patience = 0;
+  // A whole set takes longer than the check's walltime; a batch of each rank is read as the set is.
+  const int64_t few = ranks * (training.validation_batch_size > 0 ? training.validation_batch_size
+                                                                  : training.micro_batch_size);
+  training.validation_samples =
+      training.validation_samples > 0 ? std::min(training.validation_samples, few) : few;
   training.keep_optimizer = false;
   return spec;
 }
@@ -231,8 +236,10 @@ class Trial {
                       .ranks = shape_.world_size,
                       .gpus_per_node = shape.gpus_per_node,
                       .own_trainer = !facility_.trainer_command.empty(),
+                      .has_image = !facility_.image.file.empty(),
                       .paths = node_paths(facility_),
                       .libraries = facility::site_libraries(facility_),
+                      .prepared = facility_.on_compute_nodes(facility_.prepared.str()),
                       .vocab_size = model.vocab_size,
                       .max_positions = model.max_position_embeddings,
                       .steps_per_round = facility_.training.steps,

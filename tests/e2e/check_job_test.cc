@@ -123,6 +123,19 @@ TEST_F(CheckJob, MeasuresStepsAndPlanShowsThem) {
   EXPECT_THAT(xffl({"plan", "--offline"}).out, HasSubstr("has changed since"));
 }
 
+// The facility's whole set would outlast the check's walltime.
+TEST_F(CheckJob, MeasuresABatchOfEachRankOfTheValidationSets) {
+  std::string yaml = read_file(dir_ / "xffl.yaml", 10'000);
+  yaml.replace(yaml.find("data: {"), 7, "data: {validation: {v: data.tokens}, ");
+  write_file_atomic(dir_ / "xffl.yaml", yaml);
+  const ProcessResult done = check();
+  ASSERT_EQ(done.exit_code, 0) << done.err << done.out;
+  std::string job;
+  for (const auto& entry : fs::recursive_directory_iterator(dir_.path()))
+    if (entry.path().string().ends_with("/job1/job.json")) job = read_file(entry.path(), 1 << 20);
+  EXPECT_EQ(parse_json(job, "job.json").at("training").at("validation_samples"), 2);
+}
+
 TEST_F(CheckJob, PrintsItsResultsAsJson) {
   const ProcessResult done = xffl({"doctor", "--job", "alba", "--yes", "--json"});
   ASSERT_EQ(done.exit_code, 0) << done.err << done.out;

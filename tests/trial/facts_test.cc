@@ -4,6 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
+#include "support/temp_dir.h"
+#include "xffl/base/file.h"
+#include "xffl/base/process.h"
 #include "xffl/job/check_report.h"
 
 namespace xffl::trial {
@@ -26,6 +31,31 @@ TEST(NodeFacts, AreReadByName) {
   EXPECT_EQ(facts.paths.at(3), PathState::kHung);
   EXPECT_EQ(facts.hung, std::vector<std::string>{"driver"});
   EXPECT_TRUE(facts.complete);
+}
+
+// node.sh runs on this machine, with the files of AMD's driver in a folder.
+TEST(NodeFacts, HaveAnAmdDriver) {
+  const test::TempDir dir;
+  write_file_atomic(dir / "paths.txt", "");
+  make_dirs(dir / "dev");
+  make_dirs(dir / "sys/module/amdgpu");
+  const auto driver = [&] {
+    std::filesystem::remove_all(dir / "out");
+    make_dirs(dir / "out");
+    const ProcessResult result =
+        run_process({.argv = {"sh", XFFL_SOURCE_DIR "/src/trial/node.sh"},
+                     .env = {{"XFFL_AMD_ROOT", dir.path().string()}, {"RANK", "0"}},
+                     .cwd = dir.path()});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const NodeFacts facts = parse_node_facts(read_file(dir / "out/node-0.txt", kMaxNodeFacts));
+    EXPECT_TRUE(facts.complete);
+    return facts.amd_driver;
+  };
+  EXPECT_EQ(driver(), "");
+  write_file_atomic(dir / "dev/kfd", "");
+  EXPECT_EQ(driver(), "amdgpu");
+  write_file_atomic(dir / "sys/module/amdgpu/version", "6.7.0\n");
+  EXPECT_EQ(driver(), "amdgpu 6.7.0");
 }
 
 // A facility may have hundreds of shards. The site's libraries stand behind them.

@@ -187,7 +187,14 @@ TEST(Judge, DataOfAnotherVocabularyOrLength) {
   EXPECT_THAT(bad.problems(), HasSubstr("vocabulary of 301, the model has 300 -> tokenize"));
   bad.found.ranks[5].data[0] = {
       .path = "/data/a.tokens", .vocab_size = 300, .sequence_length = 65, .problem = {}};
-  EXPECT_THAT(bad.problems(), HasSubstr("sequences of 65 tokens, the model takes 64"));
+  EXPECT_THAT(bad.problems(),
+              HasSubstr("sequences of 65 tokens, the model takes 64 -> tokenize the "
+                        "text with xffl-tokenize encode --sequence-length 64\n"));
+  bad.expected.prepared = "/data";
+  EXPECT_THAT(
+      bad.problems(),
+      HasSubstr("the model takes 64 -> set facilities.alba.data.sequence_length to 64, then "
+                "xffl prepare alba\n"));
   bad.found.ranks[5].data[0] = {.path = "/data/a.tokens", .problem = "permission denied"};
   EXPECT_THAT(bad.problems(),
               HasSubstr("E data: n1: /data/a.tokens cannot be read: permission denied -> "));
@@ -207,7 +214,10 @@ TEST(Judge, TrainerArchitectureSpaceSignalAndNodes) {
   bad.found.nodes.pop_back();
   EXPECT_THAT(bad.problems(), HasSubstr("E nodes: 1 of 2 nodes have answered"));
   bad.found.ranks.clear();
-  EXPECT_THAT(bad.problems(), HasSubstr("E trainer: xffl-train has not started"));
+  EXPECT_THAT(bad.problems(), HasSubstr("E trainer: xffl-train has not started -> put a bundle"));
+  bad.expected.has_image = true;
+  EXPECT_THAT(bad.problems(), HasSubstr("is the image there (facilities.alba.image.file)"));
+  EXPECT_THAT(bad.problems(), Not(HasSubstr("bundle")));
 }
 
 TEST(Judge, AFailedPartHasItsMessage) {
@@ -241,6 +251,21 @@ TEST(Judge, ANodeWithoutADriverOrWithFewerGpusIsNamed) {
   bare.found.nodes[1].gpus = 3;
   EXPECT_THAT(bare.problems(), HasSubstr("E driver: n0 has no NVIDIA driver"));
   EXPECT_THAT(bare.problems(), HasSubstr("E GPUs: n1 shows 3 GPUs, the job asked for 4"));
+}
+
+TEST(Judge, AnAmdDriverFitsATrainerOfTheUsersOwn) {
+  Case amd;
+  for (NodeFacts& node : amd.found.nodes) {
+    node.driver.clear();
+    node.amd_driver = "amdgpu 6.7.0";
+  }
+  EXPECT_THAT(amd.problems(), HasSubstr("E driver: n0 has AMD's driver amdgpu 6.7.0, and "
+                                        "xffl-train has no ROCm build -> name a trainer of your "
+                                        "own (facilities.alba.trainer: {command: [...]})"));
+  amd.expected.own_trainer = true;
+  EXPECT_THAT(amd.problems(), Not(HasSubstr("E ")));
+  amd.found.nodes[1].amd_driver.clear();
+  EXPECT_THAT(amd.problems(), HasSubstr("W driver: n1 has no NVIDIA driver and no AMD driver"));
 }
 
 TEST(Judge, AHungDriverIsNamedWithItsNode) {

@@ -21,6 +21,7 @@ enum class PathState { kOk, kMissing, kUnreadable, kHung };
 struct NodeFacts {
   std::string host, arch, glibc;
   std::string driver;                // of NVIDIA; empty: none
+  std::string amd_driver;            // "amdgpu 6.7.0", or without a version; empty: none
   int gpus = 0;                      // that the driver lists
   int cpus = 0;                      // that the job may use
   int64_t memory = 0;                // bytes of the node

@@ -21,9 +21,11 @@ struct Expected {
   int nodes = 1, ranks = 1;   // of the check job
   int gpus_per_node = 0;      // that the configuration requests; 0: none, or not known
   bool own_trainer = false;   // the trainer has no `check`
+  bool has_image = false;     // the trainer runs in one
   // As in paths.txt: the work folder and the data, then the site's libraries.
   std::vector<std::string> paths, libraries;
-  uint64_t needed_bytes = 0;                  // in the work folder, for a round; 0: not known
+  std::string prepared;       // the folder of the shards of `xffl prepare`, or empty
+  uint64_t needed_bytes = 0;  // in the work folder, for a round; 0: not known
   int64_t vocab_size = 0, max_positions = 0;  // of the model
   int64_t steps_per_round = 0;
   int round_nodes = 1;               // of a round's job
