@@ -115,6 +115,13 @@ ImageToDeploy read_image(const std::filesystem::path& image, const ImagePlace& p
   if (!std::filesystem::is_regular_file(image))
     throw Error(ErrorKind::kUsage,
                 image.string() + " is no file: expected the file of an image, such as xffl.sif");
+  const std::string name = image.filename().string();
+  if (name.starts_with("xffl-trainer-") && name.ends_with(".tar.gz"))
+    throw Error(ErrorKind::kUsage,
+                log::printable(name, 120) +
+                    " is a bundle, and the facility has an image: `scripts/package.sh image " +
+                    log::printable(image.string(), 400) +
+                    "` makes an image of it; or remove 'image' from the facility in xffl.yaml");
   const std::filesystem::path local = std::filesystem::absolute(image);
   ImageToDeploy read{
       .place = place, .folder = local.parent_path(), .manifest = {}, .file = {}, .staging = {}};

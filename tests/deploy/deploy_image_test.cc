@@ -119,6 +119,15 @@ TEST_F(DeployImage, AFileOfOtherOriginStays) {
             ErrorKind::kNotFound);
 }
 
+TEST_F(DeployImage, ABundleIsRefused) {
+  const fs::path bundle = dir_ / "xffl-trainer-0.1.0-x86_64-cpu-1a2b3c4d.tar.gz";
+  fs::copy(image(), bundle);
+  const Error error = error_of([&] { deploy_image({*session_, *session_}, bundle, place(), {}); });
+  EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+  EXPECT_THAT(error.what(), HasSubstr("`scripts/package.sh image " + bundle.string() + "`"));
+  EXPECT_FALSE(fs::exists(there().parent_path()));
+}
+
 TEST_F(DeployImage, RemovesItsOwnFilesOnly) {
   deploy(*session_);
   make_image("echo xffl-train 0.1.0");
