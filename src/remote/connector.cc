@@ -218,13 +218,12 @@ Credentials Connector::check_credentials(const Ask* ask) {
   if (has_user(ask) || credentials.usable(clock_.utc())) return credentials;
   const std::string unusable = credentials.unusable(clock_.utc());
   if (ask != nullptr && unusable.empty()) return credentials;  // the user can answer the prompts
-  throw Error(ErrorKind::kAuth,
-              "cannot log in to " + host_label(settings_.hosts.at(0)) + " as " + settings_.user +
-                  ": " +
-                  (unusable.empty() ? "there is no key and no agent: set ssh.keys "
-                                      "or add a key to the agent"
-                                    : unusable + "; " + renewal(settings_)) +
-                  "; the log-in is then retried automatically");
+  throw Error(ErrorKind::kAuth, "cannot log in to " + host_label(settings_.hosts.at(0)) + " as " +
+                                    settings_.user + ": " +
+                                    (unusable.empty() ? "there is no key: set ssh.keys"
+                                                      : unusable + "; " + renewal(settings_)) +
+                                    "; the log-in is then retried automatically" +
+                                    agent_advice(settings_));
 }
 
 // Throws RefusedLogIn, before any network access, while another log-in at `host` is too early or

@@ -201,6 +201,17 @@ Credentials find_credentials(const SshSettings& settings) {
   return found;
 }
 
+std::string agent_advice(const SshSettings& settings) {
+  if (!settings.agent) return "";
+  const char* socket = std::getenv("SSH_AUTH_SOCK");
+  if (socket == nullptr || *socket == '\0')
+    return "; this process has no SSH agent: to use one, start xffl again with its SSH_AUTH_SOCK";
+  const std::string name = log::printable(socket, 200);
+  return "; this process asks only the SSH agent at " + name +
+         ", and a later log-in has another one: set SSH_AUTH_SOCK=" + name +
+         " for the command that adds the key, or start xffl again with the other agent";
+}
+
 std::string KeyFile::unusable(Clock::UtcTime now) const {
   if (!problem.empty() || !is_expired(certificate, now)) return problem;
   return "the certificate " + certificate_file->string() + " expired at " +

@@ -61,4 +61,8 @@ UniqueFd connect_to_agent(const std::filesystem::path& socket);
 /// Reads the files and queries the agent; no network, no errors.
 Credentials find_credentials(const SshSettings& settings);
 
+/// The end of a message about a log-in: the agent that this process asks, which a later log-in of
+/// the user replaces for the user's shells only. The same at each call; empty without `agent`.
+std::string agent_advice(const SshSettings& settings);
+
 }  // namespace xffl::remote

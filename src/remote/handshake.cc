@@ -338,11 +338,12 @@ void authenticate(ssh_session session, const SshSettings& settings, const SshHos
       " was refused: " + (log_in.tried().empty() ? credentials.describe() : log_in.tried());
   if (!credentials.files.empty() || !credentials.identities.empty())
     message += " (offered: " + credentials.describe() + ")";
-  message +=
-      interactive && ask == nullptr
-          ? "; the host also needs keyboard-interactive authentication: run '" +
-                facility_command("login", settings) + "' on a terminal"
-          : "; " + renewal(settings) + "; the log-in is retried when the credential has changed";
+  message += interactive && ask == nullptr
+                 ? "; the host also needs keyboard-interactive authentication: run '" +
+                       facility_command("login", settings) + "' on a terminal"
+                 : "; " + renewal(settings) +
+                       "; the log-in is retried when the credential has changed" +
+                       agent_advice(settings);
   throw Error(ErrorKind::kAuth, message);
 }
 

@@ -140,6 +140,18 @@ TEST_F(CredentialFiles, AnAgentWithoutAnAnswerHasNoKeys) {
   ::unsetenv("SSH_AUTH_SOCK");
 }
 
+// The coordinator keeps the agent of its start, and the user's next shell has another one.
+TEST_F(CredentialFiles, AMessageNamesTheAgentOfThisProcess) {
+  EXPECT_EQ(agent_advice(settings_), "") << "agent: false";
+  settings_.agent = true;
+  ::unsetenv("SSH_AUTH_SOCK");
+  EXPECT_THAT(agent_advice(settings_), HasSubstr("this process has no SSH agent"));
+  ::setenv("SSH_AUTH_SOCK", "/tmp/ssh-1/agent\033[2J", 1);
+  EXPECT_THAT(agent_advice(settings_), HasSubstr("the SSH agent at /tmp/ssh-1/agent"));
+  EXPECT_THAT(agent_advice(settings_), testing::Not(HasSubstr("\033")));
+  ::unsetenv("SSH_AUTH_SOCK");
+}
+
 TEST_F(CredentialFiles, AnInaccessibleFolderHasNoKeys) {
   std::filesystem::create_symlink("loop", dir_ / "loop");  // like a home folder that is offline
   settings_.keys = {dir_ / "loop" / "id"};

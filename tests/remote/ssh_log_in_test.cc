@@ -292,7 +292,11 @@ TEST_F(SshLogIn, UsesTheAgentsCertificateAndItsExpiry) {
   settings.agent = true;
   ::setenv("HOME", (sshd.dir() / "home").c_str(), 1);  // a home folder without keys
   const auto session = make_ssh_session(settings);
-  expect_kind(error_of([&] { expect_works(*session); }), ErrorKind::kAuth);
+  const auto names_the_agent = HasSubstr("the SSH agent at " + (sshd.dir() / "agent").string());
+  const Error without_key = error_of([&] { expect_works(*session); });
+  expect_kind(without_key, ErrorKind::kAuth);
+  EXPECT_THAT(without_key.what(), names_the_agent);
+  EXPECT_STREQ(error_of([&] { expect_works(*session); }).what(), without_key.what());
   sshd.certify("-2h:-1h", test::own_user());
   agent.add(sshd.key());
   agent.forget();
@@ -319,7 +323,9 @@ TEST_F(SshLogIn, AKeyAddedToTheAgentIsTriedAfterTwoRefusals) {
   test::FakeClock clock;
   const auto session = make_ssh_session(settings, std::make_shared<ConnectionLimits>(clock));
   for (int i = 0; i < 3; ++i) {
-    expect_kind(error_of([&] { expect_works(*session); }), ErrorKind::kAuth);
+    const Error error = error_of([&] { expect_works(*session); });
+    expect_kind(error, ErrorKind::kAuth);
+    EXPECT_THAT(error.what(), HasSubstr("the SSH agent at " + (sshd.dir() / "agent").string()));
     clock.advance(5min);
   }
   EXPECT_EQ(sshd.connections(), 2);
