@@ -18,6 +18,9 @@ class Writer {
     for (Facility& facility : facilities) {
       line(1, yaml_scalar(facility.name.str()), "");
       section(*key.table, &facility, 2);
+      // With data.text an option of the shards, and otherwise only a bound of the reports.
+      if (!operational_ && !facility.text.files.empty())
+        line(2, "data.sequence_length", std::to_string(facility.sequence_length));
     }
   }
 

@@ -19,5 +19,13 @@ TEST(Examples, EveryShippedExperimentIsValid) {
   EXPECT_GE(count, 4);
 }
 
+// The training state of 8 billion parameters, 18 bytes each, fits on no GPU.
+TEST(Examples, AModelOf8BillionParametersIsSharded) {
+  const auto experiment =
+      load_experiment(fs::path(XFFL_SOURCE_DIR) / "configs/examples/two-supercomputers");
+  for (const Facility& facility : experiment.facilities)
+    EXPECT_EQ(facility.training.sharding, job::Sharding::kFull) << facility.name.str();
+}
+
 }  // namespace
 }  // namespace xffl::config

@@ -114,6 +114,18 @@ TEST(FormatTrainingIdentity, LeavesOutOnlyKeysWithoutAnEffectOnTheModel) {
           "facilities.environment", "facilities.poll_interval", "facilities.data.sequence_length"));
 }
 
+// `xffl prepare` would make other shards for the run.
+TEST(FormatTrainingIdentity, HasTheLengthOfTheSequencesOfText) {
+  const auto with = [](const std::string& data) {
+    return format_training_identity(
+        parse("project: p\nmodel: m\nrounds: 1\ntraining: {steps_per_round: 1, batch_size: 1, "
+              "micro_batch_size: 1}\nfacilities:\n  a: {workdir: /w, data: {" +
+              data + "}}\n"));
+  };
+  EXPECT_NE(with("text: /t, sequence_length: 64"), with("text: /t, sequence_length: 32"));
+  EXPECT_EQ(with("train: /t, sequence_length: 64"), with("train: /t, sequence_length: 32"));
+}
+
 TEST(FormatTrainingIdentity, ChangesOnlyWithTrainingKeys) {
   const std::string identity = format_training_identity(parse(kEverything));
   const auto with = [](const std::string& from, const std::string& to) {
