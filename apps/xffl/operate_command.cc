@@ -94,24 +94,7 @@ void resume(const history::RunFolder& folder, const config::Experiment& experime
 
 // The jobs that a cancellation of the run ends at a facility, and the facility's activity.
 std::string jobs_at(const status::RunStatus& status, const config::Facility& facility) {
-  std::string jobs;
-  const auto add = [&](const std::string& job) { jobs += (jobs.empty() ? "" : ", ") + job; };
-  for (const auto& [number, round] : status.run_state.rounds) {
-    const auto part = round.facilities.find(facility.name);
-    if (part == round.facilities.end()) continue;
-    const std::string in_round = " of round " + std::to_string(number);
-    const bool is_open = !round.published && !part->second.accepted && !part->second.missing;
-    for (const history::Attempt& attempt : part->second.attempts) {
-      if (!attempt.cancel_intended && (!is_open || attempt.failure)) continue;
-      if (!attempt.job_id.empty())
-        add("job " + log::printable(attempt.job_id, 100) + in_round);
-      else if (attempt.submit_intended)
-        add("a job" + in_round + " whose submission is unconfirmed");
-    }
-    if (part->second.accepted && number == status.run_state.rounds.rbegin()->first &&
-        facility.shape().keep_allocation.count() > 0)
-      add("the kept allocation" + in_round);
-  }
+  const std::string jobs = open_jobs(status.run_state, facility);
   if (jobs.empty()) return "no job";
   const auto live = status.live.find(facility.name);
   return jobs +

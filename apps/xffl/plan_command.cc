@@ -272,7 +272,7 @@ struct RenderFlags {
   std::string facility;
   std::optional<int> round;
   std::filesystem::path out;
-  bool stage = false, fresh = false;
+  bool stage = false, fresh = false, network_allowed = false;
 };
 
 history::RunState state_or_preview(const ProjectOptions& options) {
@@ -303,7 +303,7 @@ void print(const facility::StagedScript& staged, const std::string& facility) {
 
 void stage(const RenderFlags& flags) {
   const config::Experiment experiment = config::load_experiment(flags.project.project);
-  check_file_system(flags.project.runs(), false);
+  check_file_system(flags.project.runs(), flags.network_allowed);
   const history::RunFolder folder(flags.project.runs(),
                                   run_to_continue(flags.project, flags.fresh));
   if (!std::filesystem::exists(folder.global(0))) require_model(experiment);
@@ -381,6 +381,11 @@ void add_render(CLI::App& app) {
   command->add_flag("--new", flags->fresh, "with --stage: start another run")
       ->needs(stage)
       ->excludes(run);
+  command
+      ->add_flag("--allow-network-fs", flags->network_allowed,
+                 "with --stage: accept runs/ on NFS, Lustre, ...; start the run from one machine "
+                 "only")
+      ->needs(stage);
   command->callback([flags] { render(*flags); });
 }
 

@@ -67,6 +67,28 @@ std::string trace_of(const history::RunFolder& folder) {
   return trace + history::lock_holder(folder.journal());
 }
 
+std::string open_jobs(const history::RunState& run_state, const config::Facility& facility) {
+  std::string jobs;
+  const auto add = [&](const std::string& job) { jobs += (jobs.empty() ? "" : ", ") + job; };
+  for (const auto& [number, round] : run_state.rounds) {
+    const auto part = round.facilities.find(facility.name);
+    if (part == round.facilities.end()) continue;
+    const std::string in_round = " of round " + std::to_string(number);
+    const bool is_open = !round.published && !part->second.accepted && !part->second.missing;
+    for (const history::Attempt& attempt : part->second.attempts) {
+      if (!attempt.cancel_intended && (!is_open || attempt.failure)) continue;
+      if (!attempt.job_id.empty())
+        add("job " + log::printable(attempt.job_id, 100) + in_round);
+      else if (attempt.submit_intended)
+        add("a job" + in_round + " whose submission is unconfirmed");
+    }
+    if (part->second.accepted && number == run_state.rounds.rbegin()->first &&
+        facility.shape().keep_allocation.count() > 0)
+      add("the kept allocation" + in_round);
+  }
+  return jobs;
+}
+
 bool may_have_coordinator(const history::RunFolder& folder) {
   try {
     return !history::lock_holder(folder.journal()).empty();

@@ -7,6 +7,7 @@
 
 #include "xffl/config/experiment.h"
 #include "xffl/history/run_folder.h"
+#include "xffl/history/run_history.h"
 #include "xffl/report/run_story.h"
 
 namespace CLI {
@@ -36,6 +37,10 @@ config::Experiment experiment_of(const ProjectOptions& options, const history::R
 /// A value that changes with the run: the sizes and times of its files, and its coordinator. Costs
 /// little: a command that follows a run reads the journal only after a change.
 std::string trace_of(const history::RunFolder& folder);
+
+/// The jobs that a cancellation of the run ends at a facility: "job 4103 of round 1, ..."; empty:
+/// none.
+std::string open_jobs(const history::RunState& run_state, const config::Facility& facility);
 
 /// False when no coordinator has the run. True also when the disk with the lock does not answer.
 bool may_have_coordinator(const history::RunFolder& folder);

@@ -23,17 +23,34 @@
 namespace xffl {
 namespace {
 
+// The open jobs of a run that has not ended. Empty also for damaged files: a new run needs none of
+// them.
+std::string jobs_of_unfinished(const ProjectOptions& options,
+                               const history::RunFolder& folder) try {
+  const history::RunState run_state = history::read_newest(folder.journal());
+  if (run_state.completed || run_state.cancelled) return "";
+  std::string all;
+  for (const config::Facility& facility : experiment_of(options, folder).facilities)
+    if (const std::string jobs = open_jobs(run_state, facility); !jobs.empty())
+      all += (all.empty() ? "" : "; ") + facility.name.str() + ": " + jobs;
+  return all;
+} catch (const std::exception&) {
+  return "";
+}
+
 // Both runs cost node-hours, and `xffl status` shows only the newer run.
-void warn_of_running(const ProjectOptions& options) {
+void warn_of_unfinished(const ProjectOptions& options) {
   const auto newest = history::latest_run(options.runs());
   if (!newest) return;
-  const std::string holder =
-      history::lock_holder(history::RunFolder(options.runs(), *newest).journal());
+  const history::RunFolder folder(options.runs(), *newest);
+  const std::string cancel = "xffl cancel --run " + newest->str();
+  const std::string holder = history::lock_holder(folder.journal());
   if (!holder.empty())
     log::warning("another run of this project is still active",
-                 {{"run", newest->str()},
-                  {"coordinator", holder},
-                  {"end_it_with", "xffl cancel --run " + newest->str()}});
+                 {{"run", newest->str()}, {"coordinator", holder}, {"end_it_with", cancel}});
+  else if (const std::string jobs = jobs_of_unfinished(options, folder); !jobs.empty())
+    log::warning("jobs of an unfinished run go on at the facilities",
+                 {{"run", newest->str()}, {"jobs", jobs}, {"end_them_with", cancel}});
 }
 
 // Writes the reason of the end to the log file only: main() prints the reason on the terminal.
@@ -124,7 +141,7 @@ void add_run_command(CLI::App& app) {
   command->callback([state] {
     const auto& [options, fresh, detached, network_allowed] = *state;
     check_file_system(options.runs(), network_allowed);
-    if (fresh) warn_of_running(options);
+    if (fresh) warn_of_unfinished(options);
     if (detached)
       run_detached(options, run_to_continue(options, fresh), fresh, network_allowed);
     else

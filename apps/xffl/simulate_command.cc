@@ -112,6 +112,11 @@ int simulate_facility(const SimulateOptions& options) {
   chosen.world_size = options.world_size;
   chosen.compute_mounts.clear();  // the job runs on this machine, in this shell
   chosen.login_shell = false;
+  if (!chosen.prepared.empty() && !std::filesystem::exists(chosen.train_data.front()))
+    throw Error(
+        ErrorKind::kNotFound,
+        "this machine, which trains, has no " + chosen.train_data.front() +
+            ": copy the shards of `xffl prepare` there, or start the command at the facility");
   if (!options.image.empty()) run_in_image(chosen, options);
   experiment.facilities = {chosen};
   experiment.policy.on_missing = config::OnMissing::kFail;

@@ -37,6 +37,12 @@ void request_stop(const std::stop_source& stop) {
   }
 }
 
+// True under nohup and `trap '' HUP`.
+bool ignores_hangups() {
+  struct sigaction action {};
+  return ::sigaction(SIGHUP, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 }  // namespace
 
 struct StopOnSignal::State {
@@ -53,6 +59,7 @@ StopOnSignal::StopOnSignal(std::string message, std::optional<std::chrono::secon
   sigset_t set;
   sigemptyset(&set);
   for (int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, number);
+  if (ignores_hangups()) sigdelset(&set, SIGHUP);  // Linux queues a blocked signal all the same
   ::pthread_sigmask(SIG_BLOCK, &set, &state_->before);
   state_->signals = UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!state_->signals) throw system_error("watch signals", errno);

@@ -10,7 +10,8 @@
 namespace xffl {
 
 /// Requests a stop on the first SIGINT, SIGTERM or SIGHUP; a second one ends the process at once
-/// (exit code 130). Only one instance at a time.
+/// (exit code 130). Only one instance at a time. A SIGHUP that the process ignores at the start
+/// (nohup) stays ignored.
 ///
 /// A reader of stderr that stands still delays neither the stop nor the end of the process; the
 /// message is then left out.

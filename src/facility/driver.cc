@@ -377,7 +377,7 @@ class FacilityDriver::Impl {
   /// Before a step, which may end in a submission.
   Now now_with_budget() const {
     Now now = this->now();
-    if (!has_budget()) return now;
+    if (!has_budget() && !now.paused) return now;  // the pause may be that of a removed budget
     const history::Spending spending = context_.history.spending();
     now.over_budget = over_budget(context_.experiment, site_.settings, spending);
     now.paused_by_budget = spending.is_paused(facility_.facility);

@@ -190,9 +190,12 @@ std::string read_config(const history::RunFolder& folder, const history::RunStat
 }  // namespace
 
 std::string advice_of_new_run(const config::Experiment& experiment,
-                              const history::RunFolder& folder, const plan::Done& done) {
-  const std::string advice = "start another with `xffl run --new`";
-  if (done.rounds_published == 0) return advice;
+                              const history::RunFolder& folder,
+                              const history::RunState& run_state) {
+  std::string advice = "start another with `xffl run --new`";
+  if (!run_state.completed && !run_state.cancelled)
+    advice += " (end this one's jobs with `xffl cancel --run " + folder.run().str() + "`)";
+  if (run_state.done().rounds_published == 0) return advice;
   const bool adapts = experiment.facilities.front().training.lora.rank > 0;
   return advice + ": from this one's newest model with `" + (adapts ? "adapter" : "model") + ": " +
          folder.current().string() + "` in xffl.yaml";
@@ -212,11 +215,11 @@ void require_same_training(const config::Experiment& experiment, const history::
   // A run without an imported model has trained nothing.
   if (before == now || (run_state.initial_sha256.empty() && earlier.project == experiment.project))
     return;
-  throw Error(ErrorKind::kConfig,
-              "xffl.yaml has changed since run " + folder.run().str() +
-                  " began, and a run's training is fixed:\n" + differing_lines(before, now) +
-                  "Change it back to continue this run, or " +
-                  advice_of_new_run(experiment, folder, run_state.done()) + ".");
+  throw Error(ErrorKind::kConfig, "xffl.yaml has changed since run " + folder.run().str() +
+                                      " began, and a run's training is fixed:\n" +
+                                      differing_lines(before, now) +
+                                      "Change it back to continue this run, or " +
+                                      advice_of_new_run(experiment, folder, run_state) + ".");
 }
 
 std::optional<plan::RoundPlan> current_plan(const facility::Context& context) {

@@ -48,7 +48,7 @@ aggregate::Stepped with_advice(const facility::Context& context, const plan::Rou
               "round " + std::to_string(plan.round) + ": the updates of " + names +
                   " have no mean: " + error.what() +
                   "\nThe updates are frozen in the journal, and this run cannot continue: " +
-                  advice_of_new_run(context.experiment, context.folder, context.history.done()));
+                  advice_of_new_run(context.experiment, context.folder, context.history.state()));
 }
 
 void aggregate_updates(facility::Context& context, const plan::RoundPlan& plan) {

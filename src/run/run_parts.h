@@ -75,10 +75,10 @@ void cancel_round(facility::Context& context, const plan::RoundPlan& plan,
 /// facilities side by side for 120 s at most. Logs the cancellations that are still unconfirmed,
 /// with a remedy.
 void cancel_leftovers(facility::Context& context, int last, std::stop_token stop);
-/// "start another with `xffl run --new`", and the key of xffl.yaml with the run's newest model if a
-/// round is published.
+/// "start another with `xffl run --new`", the command that ends this run's jobs unless the run has
+/// ended, and the key of xffl.yaml with its newest model if a round is published.
 std::string advice_of_new_run(const config::Experiment& experiment,
-                              const history::RunFolder& folder, const plan::Done& done);
+                              const history::RunFolder& folder, const history::RunState& run_state);
 /// Whether the experiment has the facility, with slurm.keep_allocation.
 bool keeps_allocation(const facility::Context& context, const FacilityName& name);
 /// Releases the allocations that jobs of the last round have kept for another one, except at the

@@ -98,5 +98,19 @@ TEST(StopOnSignal, DropsASignalAtItsEnd) {
               7);
 }
 
+// nohup and `trap '' HUP` start a program so.
+TEST(StopOnSignal, LeavesAnIgnoredHangupAlone) {
+  EXPECT_EQ(test::in_child([] {
+              ::signal(SIGHUP, SIG_IGN);
+              const StopOnSignal stop;
+              ::kill(::getpid(), SIGHUP);
+              std::this_thread::sleep_for(milliseconds(500));  // ten looks
+              if (stop.token().stop_requested()) return 8;
+              ::kill(::getpid(), SIGTERM);
+              return await_stop(stop) ? 7 : 9;
+            }),
+            7);
+}
+
 }  // namespace
 }  // namespace xffl

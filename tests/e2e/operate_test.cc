@@ -215,6 +215,30 @@ TEST(Run, WarnsOfAnotherActiveRun) {
   EXPECT_EQ(project.xffl({"attach", "-p", path, "--run", "0002"}).exit_code, 0);
 }
 
+// The jobs of a stopped run would go on beside those of the new run.
+TEST(Run, WarnsOfTheJobsOfAStoppedRun) {
+  Project project;
+  project.set_rounds(1);
+  auto run = project.start_held_run();
+  const std::string path = project.path().string(), job = project.jobs("alba").at(0);
+  run.signal(SIGTERM);
+  EXPECT_EQ(run.finish(), exit_code(ErrorKind::kCancelled));
+  edit(project, "rounds: 1", "rounds: 2");
+  const std::string cancel = "xffl cancel --run 0001";
+  const ProcessResult refused = project.xffl({"run", "-p", path});
+  EXPECT_NE(refused.err.find("end this one's jobs with `" + cancel), std::string::npos)
+      << refused.err;
+  const ProcessResult second = project.xffl({"run", "-p", path, "--new", "--detach"});
+  for (const std::string& part : {std::string("jobs of an unfinished run go on at the facilities"),
+                                  "alba: job " + job + " of round 1", cancel})
+    EXPECT_NE(second.err.find(part), std::string::npos) << part << "\n" << second.err;
+  EXPECT_EQ(project.xffl({"cancel", "-p", path, "--run", "0001"}).exit_code, 0);
+  EXPECT_TRUE(project.history("0001").cancelled);
+  EXPECT_TRUE(test::job_ends(job));
+  project.release();
+  EXPECT_EQ(project.xffl({"attach", "-p", path, "--run", "0002"}).exit_code, 0);
+}
+
 TEST(CommandLine, AcceptsFlagsBeforeAndAfterTheCommand) {
   Project project;
   const std::string path = project.path().string();

@@ -342,6 +342,18 @@ TEST(Render, StagesAJobOfANewRun) {
   }
 }
 
+TEST(Render, StagesAJobOnANetworkFileSystemWithAllowNetworkFs) {
+  Project project;
+  set_budgets(project, 30);
+  const ProcessResult staged = on_nfs(
+      project, {"render", "alba", "--stage", "--allow-network-fs", "-p", project.path().string()});
+  if (staged.exit_code == 77 || staged.err.find("unshare") != std::string::npos)
+    GTEST_SKIP() << "no mount namespaces here: " << staged.err;
+  EXPECT_EQ(staged.exit_code, 0) << staged.err;
+  EXPECT_THAT(staged.err, HasSubstr("one machine only"));
+  EXPECT_THAT(staged.out, HasSubstr("sbatch"));
+}
+
 TEST(Simulate, RunsTheJobOfAClusterOnThisMachine) {
   Project project;
   const std::filesystem::path log = project.path() / "trainings.log";
@@ -353,6 +365,22 @@ TEST(Simulate, RunsTheJobOfAClusterOnThisMachine) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(project.trainings(), std::vector<std::string>{"brno 1 1"});
   EXPECT_FALSE(std::filesystem::exists(project.path() / "work")) << "the facilities' own folder";
+}
+
+// A wait for `xffl prepare` would last until policy.max_outage.
+TEST(Simulate, NeedsTheShardsOnThisMachine) {
+  Project project;
+  project.write_config();
+  const auto config = project.path() / "xffl.yaml";
+  std::string yaml = read_file(config, 1 << 20);
+  const std::string data = "data: {train: [/data/unused.tokens]";
+  yaml.replace(yaml.find(data, yaml.find("  brno:")), data.size(), "data: {text: /site/*.txt");
+  write_file_atomic(config, yaml);
+  const ProcessResult result =
+      project.xffl({"simulate", "-p", project.path().string(), "--facility", "brno"}, {},
+                   std::chrono::seconds(60));
+  EXPECT_EQ(result.exit_code, exit_code(ErrorKind::kNotFound)) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("copy the shards of `xffl prepare` there"));
 }
 
 // A facility that does not answer, or has no accounting, keeps its earlier answer.

@@ -1235,6 +1235,22 @@ TEST_F(Federation, AUsersPauseReplacesThatOfABudget) {
   EXPECT_FALSE(history::RunHistory(run_folder().journal()).spending().is_paused(alba));
 }
 
+TEST_F(Federation, ThePauseOfARemovedBudgetEndsByItself) {
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  observer_.on_round = [&](int, const auto&, double) { stop_.request_stop(); };
+  EXPECT_EQ(test::kind_of([&] { run(policy, 2); }), ErrorKind::kCancelled);
+  const FacilityName alba("alba");
+  history::RunHistory(run_folder().journal())
+      .record({.facility = alba}, history::FacilityPaused{.reason = "spent", .by_budget = true});
+  stop_ = {};
+  observer_.on_round = {};
+  clock_.on_sleep = [&, until = clock_.elapsed() + hours(100)] {
+    if (clock_.elapsed() > until) stop_.request_stop();  // a pause that stays
+  };
+  EXPECT_EQ(run(policy, 2).rounds_published, 2);
+  EXPECT_FALSE(state().paused.contains(alba));
+}
+
 // The run completes while the command waits for the coordinator.
 TEST_F(Federation, ACompletedRunIsNotReportedAsCancelled) {
   rejected_["brno"] = "not now";
