@@ -33,7 +33,9 @@ struct KeyProblem {
 
 // A host has refused the log-in. Another host may accept it.
 struct RefusedLogIn : Error {
-  explicit RefusedLogIn(const std::string& message) : Error(ErrorKind::kAuth, message) {}
+  explicit RefusedLogIn(const std::string& message, bool is_unanswered = false)
+      : Error(ErrorKind::kAuth, message), user_is_away(is_unanswered) {}
+  bool user_is_away;
 };
 
 // Marks the log-ins of its lifetime as extra ones.
@@ -218,10 +220,13 @@ Credentials Connector::check_credentials(const Ask* ask) {
   if (has_user(ask) || credentials.usable(clock_.utc())) return credentials;
   const std::string unusable = credentials.unusable(clock_.utc());
   if (ask != nullptr && unusable.empty()) return credentials;  // the user can answer the prompts
+  const std::string problem = unusable.empty()
+                                  ? "there is no key: set ssh.keys, or run '" +
+                                        facility_command("login", settings_) +
+                                        "' on a terminal if the host asks for a password"
+                                  : unusable + "; " + renewal(settings_);
   throw Error(ErrorKind::kAuth, "cannot log in to " + host_label(settings_.hosts.at(0)) + " as " +
-                                    settings_.user + ": " +
-                                    (unusable.empty() ? "there is no key: set ssh.keys"
-                                                      : unusable + "; " + renewal(settings_)) +
+                                    settings_.user + ": " + problem +
                                     "; the log-in is then retried automatically" +
                                     agent_advice(settings_));
 }
@@ -295,6 +300,8 @@ std::shared_ptr<Connection> Connector::connect_to_one_of(const std::vector<SshHo
       append(auth_problems, problem.error.what());
     } catch (const RefusedLogIn& refusal) {
       is_refused = true;
+      // The other hosts may accept a key. They would only ask the absent user again.
+      if (refusal.user_is_away) ask = nullptr;
       append(auth_problems, refusal.what());
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kRemote) throw;
@@ -422,13 +429,9 @@ std::shared_ptr<Connection> Connector::log_in(const SshHost& host, UniqueFd sock
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kRemote) note_failure(host, error);
     if (error.kind() != ErrorKind::kAuth) throw;
-    if (is_unanswered) {  // another host would ask the absent user again
-      for (const SshHost& each : settings_.hosts) note_refusal(each, credentials, error.what());
-      throw;
-    }
     log::info("log-in refused", {{"host", label}, {"why", error.what()}});
     note_refusal(host, credentials, error.what());
-    throw RefusedLogIn(error.what());
+    throw RefusedLogIn(error.what(), is_unanswered);
   }
   for (const bool extra : {false, true}) refusals_.erase({label, extra});
   limits_->succeeded(label);

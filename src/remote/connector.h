@@ -76,7 +76,7 @@ enum class NodeTrouble { kCannotWrite, kRunsNoCommand };
 class Connector {
  public:
   /// Connectors may share `limits`; null: own limits. `ask`, which may be empty, answers the
-  /// prompts of keyboard-interactive log-ins.
+  /// prompts of keyboard-interactive log-ins and gives passwords.
   explicit Connector(const SshSettings& settings,
                      std::shared_ptr<ConnectionLimits> limits = nullptr, Ask ask = {})
       : settings_(settings),

@@ -53,6 +53,10 @@ bool is_host_key_mismatch(const std::string& problem) {
 
 constexpr int kMaxQuestions = 20;  // per log-in
 
+// After an answer the host may wait for its user, who approves the log-in on a phone. sshd ends a
+// log-in after 120 s.
+constexpr std::chrono::seconds kUserPatience{110};
+
 // Without this callback libssh and OpenSSL ask for a passphrase on the terminal.
 int no_passphrase(const char*, char*, size_t, int, int, void*) { return -1; }
 
@@ -125,16 +129,29 @@ class LogIn {
   }
 
   bool keyboard(const Ask& ask) {
-    int result = call([&] { return ssh_userauth_kbdint(session_, nullptr, nullptr); });
+    const auto next = [&] {
+      return call([&] { return ssh_userauth_kbdint(session_, nullptr, nullptr); }, kUserPatience);
+    };
+    int result = next();
     for (int questions = 0; result == SSH_AUTH_INFO; ++questions) {
       if (questions == kMaxQuestions)
         throw Error(ErrorKind::kAuth, host_label(host_) + " asked " +
                                           std::to_string(kMaxQuestions) +
                                           " times without accepting the log-in");
       answer(ask);
-      result = call([&] { return ssh_userauth_kbdint(session_, nullptr, nullptr); });
+      result = next();
     }
     return accepted(result, "keyboard-interactive");
+  }
+
+  bool password(const Ask& ask) {
+    struct Reply {
+      std::string text;
+      ~Reply() { explicit_bzero(text.data(), text.size()); }
+    };
+    const Reply reply{ask(settings_.user + "@" + host_label(host_) + "'s password: ", false)};
+    const auto send = [&] { return ssh_userauth_password(session_, nullptr, reply.text.c_str()); };
+    return accepted(call(send, kUserPatience), "password authentication");
   }
 
   bool offers(int method) { return ssh_userauth_list(session_, nullptr) & method; }
@@ -174,9 +191,10 @@ class LogIn {
     }
   }
 
+  // `patience` is for a step that waits for the user.
   template <class Step>
-  int call(Step step) {
-    return drive(session_, settings_.timeouts.log_in, SSH_AUTH_AGAIN,
+  int call(Step step, std::chrono::milliseconds patience = {}) {
+    return drive(session_, std::max(settings_.timeouts.log_in, patience), SSH_AUTH_AGAIN,
                  "logging in to " + host_label(host_), [&] {
                    const int result = step();
                    // After a disconnection libssh 0.10 returns SSH_AUTH_AGAIN for ever.
@@ -333,17 +351,23 @@ void authenticate(ssh_session session, const SshSettings& settings, const SshHos
     return;
   const bool interactive = ssh_is_connected(session) && log_in.offers(SSH_AUTH_METHOD_INTERACTIVE);
   if (interactive && ask != nullptr && log_in.keyboard(*ask)) return;
+  const bool password = ssh_is_connected(session) && log_in.offers(SSH_AUTH_METHOD_PASSWORD);
+  if (password && ask != nullptr && log_in.password(*ask)) return;
   std::string message =
       "the log-in as " + settings.user + " to " + host_label(host) +
       " was refused: " + (log_in.tried().empty() ? credentials.describe() : log_in.tried());
   if (!credentials.files.empty() || !credentials.identities.empty())
     message += " (offered: " + credentials.describe() + ")";
-  message += interactive && ask == nullptr
-                 ? "; the host also needs keyboard-interactive authentication: run '" +
-                       facility_command("login", settings) + "' on a terminal"
-                 : "; " + renewal(settings) +
-                       "; the log-in is retried when the credential has changed" +
-                       agent_advice(settings);
+  const bool wants_user = ask == nullptr && (interactive || password);
+  if (wants_user) {
+    message += interactive ? "; the host also needs keyboard-interactive authentication"
+                           : "; the host also offers password authentication";
+    message += ": run '" + facility_command("login", settings) + "' on a terminal";
+  }
+  // Many hosts offer passwords, so the refused key may be the cause nevertheless.
+  if (!wants_user || (!interactive && log_in.wants_keys()))
+    message += "; " + renewal(settings) +
+               "; the log-in is retried when the credential has changed" + agent_advice(settings);
   throw Error(ErrorKind::kAuth, message);
 }
 

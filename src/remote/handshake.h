@@ -50,8 +50,8 @@ PublicKey server_key(ssh_session session);
 void check_host_key(const SshSettings& settings, const SshHost& host, const PublicKey& shown,
                     const std::vector<PublicKey>& pinned);
 
-/// Offers the unexpired credentials in order; with `ask`, keyboard-interactive, too. Throws kAuth
-/// when the host refuses all credentials, kRemote for a lost link.
+/// Offers the unexpired credentials in order; with `ask`, keyboard-interactive and a password, too.
+/// Throws kAuth when the host refuses all credentials, kRemote for a lost link.
 void authenticate(ssh_session session, const SshSettings& settings, const SshHost& host,
                   const Credentials& credentials, const Ask* ask);
 

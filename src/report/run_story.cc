@@ -11,7 +11,9 @@
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
 #include "xffl/base/log.h"
+#include "xffl/facility/machine.h"
 #include "xffl/history/spending.h"
+#include "xffl/remote/ssh.h"
 
 namespace xffl::report {
 namespace {
@@ -407,6 +409,16 @@ void add_stop(RunStory& story, const history::RunState& state) {
          command});
 }
 
+// The command, without the facility's name, that an activity asks for; empty: none.
+std::string command_for(const std::string& activity) {
+  if (activity.starts_with(facility::kNeedsUser)) return "xffl doctor";
+  if (!activity.starts_with(facility::kAuthPause)) return "";
+  // An activity may be cut off before the command in its text.
+  const bool is_untrusted = activity.find(remote::kHostKeyChanged) != std::string::npos ||
+                            activity.find("xffl trust") != std::string::npos;
+  return is_untrusted ? "xffl trust" : "xffl login";
+}
+
 void add_needs(RunStory& story, const history::RunState& state, const StoryContext& context) {
   if (has_ended(story)) return;
   add_stop(story, state);
@@ -422,8 +434,8 @@ void add_needs(RunStory& story, const history::RunState& state, const StoryConte
                                format_utc(credential.ends) + ".",
                            credential.renew});
   for (const auto& [name, activity] : story.live)
-    if (activity.activity.find("needs you") != std::string::npos)
-      story.needs.push_back({name.str() + ": " + activity.activity, "xffl login " + name.str()});
+    if (const std::string command = command_for(activity.activity); !command.empty())
+      story.needs.push_back({name.str() + ": " + activity.activity, command + " " + name.str()});
   if (story.rounds.empty()) return;
   const RoundStory& newest = story.rounds.rbegin()->second;
   if (newest.published) return;

@@ -1,4 +1,4 @@
-// A host with keyboard-interactive authentication: a libssh server, since sshd needs PAM for it.
+// A host that asks its users: a libssh server, since sshd needs PAM or the account's password.
 #pragma once
 
 #include <arpa/inet.h>
@@ -8,21 +8,26 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "xffl/base/file.h"
 
 namespace xffl::remote {
 
-// Asks for a code and accepts 123456; as a jump host it then forwards to a local port. Serves one
-// connection at a time.
+// Wants the methods `factors` in their order, and accepts any key, and 123456 as a code and as a
+// password; as a jump host it then forwards to a local port. Serves one connection at a time.
 class AskingHost {
  public:
-  explicit AskingHost(const std::filesystem::path& host_key, int port) : bind_(ssh_bind_new()) {
+  explicit AskingHost(const std::filesystem::path& host_key, int port,
+                      std::vector<int> factors = {SSH_AUTH_METHOD_INTERACTIVE})
+      : bind_(ssh_bind_new()), factors_(std::move(factors)) {
     const bool no = false;
     ssh_bind_options_set(bind_, SSH_BIND_OPTIONS_PROCESS_CONFIG, &no);
     ssh_bind_options_set(bind_, SSH_BIND_OPTIONS_BINDADDR, "127.0.0.1");
@@ -38,6 +43,8 @@ class AskingHost {
   }
   int log_ins = 0;                    // read only without a connection
   std::atomic<bool> endless = false;  // rejects every answer and asks again
+  // The time that the user takes for an approval on a phone.
+  std::atomic<std::chrono::milliseconds> approval{};
 
  private:
   void serve(const std::stop_token& stop) {
@@ -47,6 +54,7 @@ class AskingHost {
       ssh_session session = ssh_new();
       if (ssh_bind_accept(bind_, session) == SSH_OK && ssh_handle_key_exchange(session) == SSH_OK) {
         ssh_set_blocking(session, 0);
+        num_accepted_ = 0;
         while (!stop.stop_requested() && ssh_is_connected(session)) {
           ssh_message message = ssh_message_get(session);
           if (message == nullptr) {
@@ -68,30 +76,51 @@ class AskingHost {
     const int type = ssh_message_type(message), subtype = ssh_message_subtype(message);
     if (type == SSH_REQUEST_SERVICE) {
       ssh_message_service_reply_success(message);
-    } else if (type == SSH_REQUEST_AUTH && subtype == SSH_AUTH_METHOD_INTERACTIVE) {
-      if (!ssh_message_auth_kbdint_is_response(message) || endless) {
-        const char* prompts[] = {"Code: ", "Name: "};
-        char echo[] = {0, 1};
-        ssh_message_auth_interactive_request(message, "two factors", "Look at\x1b[2J your phone", 2,
-                                             prompts, echo);
-        return;
-      }
-      const char* code = ssh_userauth_kbdint_getanswer(session, 0);
-      if (code != nullptr && std::string(code) == "123456") {
-        ++log_ins;
-        ssh_message_auth_reply_success(message, 0);
-        return;
-      }
-      ssh_message_auth_set_methods(message, SSH_AUTH_METHOD_INTERACTIVE);
-      ssh_message_reply_default(message);
+    } else if (type == SSH_REQUEST_AUTH) {
+      authenticate(session, message, subtype);
     } else if (type == SSH_REQUEST_CHANNEL_OPEN && subtype == SSH_CHANNEL_DIRECT_TCPIP) {
       lead_on(message);
     } else {
-      if (type == SSH_REQUEST_AUTH)
-        ssh_message_auth_set_methods(message, SSH_AUTH_METHOD_INTERACTIVE);
       ssh_message_reply_default(message);
     }
   }
+
+  void authenticate(ssh_session session, ssh_message message, int method) {
+    const int wanted = factors_.at(num_accepted_);
+    ssh_message_auth_set_methods(message, wanted);
+    if (method == wanted && method == SSH_AUTH_METHOD_INTERACTIVE &&
+        (!ssh_message_auth_kbdint_is_response(message) || endless)) {
+      const char* prompts[] = {"Code: ", "Name: "};
+      char echo[] = {0, 1};
+      ssh_message_auth_interactive_request(message, "two factors", "Look at\x1b[2J your phone", 2,
+                                           prompts, echo);
+      return;
+    }
+    if (method != wanted || !accepts(session, message, method)) {
+      ssh_message_reply_default(message);
+      return;
+    }
+    std::this_thread::sleep_for(approval.load());
+    const bool partial = ++num_accepted_ < factors_.size();
+    if (partial)
+      ssh_message_auth_set_methods(message, factors_[num_accepted_]);
+    else
+      ++log_ins;
+    ssh_message_auth_reply_success(message, partial ? 1 : 0);
+  }
+
+// libssh's messages are the interface without callbacks; some of their accessors are deprecated.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+  static bool accepts(ssh_session session, ssh_message message, int method) {
+    if (method == SSH_AUTH_METHOD_PUBLICKEY)
+      return ssh_message_auth_publickey_state(message) == SSH_PUBLICKEY_STATE_VALID;
+    const char* secret = method == SSH_AUTH_METHOD_PASSWORD
+                             ? ssh_message_auth_password(message)
+                             : ssh_userauth_kbdint_getanswer(session, 0);
+    return secret != nullptr && std::string(secret) == "123456";
+  }
+#pragma GCC diagnostic pop
 
   void lead_on(ssh_message message) {
     sockaddr_in to{};
@@ -129,6 +158,8 @@ class AskingHost {
   }
 
   ssh_bind bind_;
+  const std::vector<int> factors_;
+  size_t num_accepted_ = 0;  // of the factors, in this connection
   std::jthread thread_;
   ssh_channel channel_ = nullptr;
   UniqueFd beyond_;

@@ -1,4 +1,4 @@
-// A host with keyboard-interactive authentication.
+// Hosts that ask for a code or a password.
 #include "asking_host.h"
 #include "connector.h"
 #include "ssh_test.h"
@@ -19,7 +19,11 @@ class SshKeyboard : public SshTest {
     sshd_.emplace();  // provides the keys and a port
     settings_ = sshd_->settings();
     sshd_->stop();
-    host_.emplace(sshd_->dir() / "host_key", sshd_->port());
+    wants({SSH_AUTH_METHOD_INTERACTIVE});
+  }
+  void wants(std::vector<int> factors) {
+    host_.reset();
+    host_.emplace(sshd_->dir() / "host_key", sshd_->port(), std::move(factors));
   }
   std::optional<test::Sshd> sshd_;
   SshSettings settings_;
@@ -53,6 +57,45 @@ TEST_F(SshKeyboard, OnlyAUserAnswersThePrompts) {
   EXPECT_THAT(prompts[0], HasSubstr("your phone\nCode: "));
   EXPECT_THAT(prompts[0], testing::Not(HasSubstr("\x1b")));
   EXPECT_EQ(echoes, (std::vector<bool>{false, true}));
+}
+
+// The host answers only after the approval on the phone.
+TEST_F(SshKeyboard, WaitsForAnApprovalOnAPhone) {
+  settings_.timeouts.log_in = std::chrono::seconds(1);
+  host_->approval = std::chrono::milliseconds(1500);
+  int questions = 0;
+  log_in(settings_, [&](const std::string&, bool) { return ++questions, std::string("123456"); });
+  EXPECT_EQ(questions, 2) << "the code and the name, once each";
+}
+
+TEST_F(SshKeyboard, AsksForAPassword) {
+  for (const bool after_a_key : {false, true}) {
+    wants(after_a_key ? std::vector<int>{SSH_AUTH_METHOD_PUBLICKEY, SSH_AUTH_METHOD_PASSWORD}
+                      : std::vector<int>{SSH_AUTH_METHOD_PASSWORD});
+    const Error error = error_of([&] { make_ssh_session(settings_)->stat(RemotePath("/")); });
+    EXPECT_EQ(error.kind(), ErrorKind::kAuth) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr("offers password authentication: run 'xffl login test'"));
+    EXPECT_EQ(std::string(error.what()).find("renew the key") == std::string::npos, after_a_key)
+        << "the host has accepted the key: " << error.what();
+
+    std::vector<std::pair<std::string, bool>> prompts;
+    const auto session = log_in(settings_, [&](const std::string& prompt, bool echo) {
+      return prompts.emplace_back(prompt, echo), std::string("123456");
+    });
+    ASSERT_EQ(prompts.size(), 1u);
+    EXPECT_THAT(prompts[0].first, testing::EndsWith("'s password: "));
+    EXPECT_FALSE(prompts[0].second);
+  }
+  const Error error = error_of(
+      [&] { log_in(settings_, [](const std::string&, bool) { return std::string("no"); }); });
+  EXPECT_THAT(error.what(), HasSubstr("password authentication: refused"));
+}
+
+TEST_F(SshKeyboard, WithoutAKeyTheMessageNamesTheLogIn) {
+  settings_.keys = {sshd_->dir() / "absent"};
+  const Error error = error_of([&] { make_ssh_session(settings_)->stat(RemotePath("/")); });
+  EXPECT_EQ(error.kind(), ErrorKind::kAuth) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("set ssh.keys, or run 'xffl login test' on a terminal"));
 }
 
 // The prompts of a jump host reach the user, too, with the host's name.
@@ -135,6 +178,24 @@ TEST_F(SshKeyboard, AQuestionWithoutAnAnswerIsAskedByOneNode) {
     EXPECT_EQ(questions, asked);
     clock.advance(std::chrono::seconds(150));
   }
+}
+
+// One node refuses the key for a moment and offers a password; the user is away.
+TEST_F(SshKeyboard, AQuestionWithoutAnAnswerLeavesTheOtherNodes) {
+  wants({SSH_AUTH_METHOD_PASSWORD});
+  test::Sshd other;
+  SshSettings settings = other.settings();
+  settings.hosts.insert(settings.hosts.begin(), settings_.hosts[0]);
+  settings.known_hosts = other.dir() / "both";
+  write_file_atomic(settings.known_hosts, read_file(settings_.known_hosts, 10'000) +
+                                              read_file(other.known_hosts(), 10'000));
+  int questions = 0;
+  const Ask ask = [&](const std::string&, bool) -> std::string {
+    ++questions;
+    throw Error(ErrorKind::kAuth, "nobody is there");
+  };
+  expect_works(*make_ssh_session(settings, nullptr, ask));
+  EXPECT_EQ(questions, 1);
 }
 
 TEST_F(SshKeyboard, AWrongAnswerIsRefused) {

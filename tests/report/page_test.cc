@@ -5,6 +5,8 @@
 #include "report/stories.h"
 #include "run/small_federation.h"
 #include "xffl/base/json.h"
+#include "xffl/facility/machine.h"
+#include "xffl/remote/ssh.h"
 #include "xffl/report/format.h"
 
 namespace xffl::report {
@@ -294,13 +296,40 @@ TEST(Page, ShowsThePresentActivities) {
   SyntheticRun run(3);
   run.plan(1, 2);
   StoryContext context = run.context("pid 7 on host");
-  context.live[SyntheticRun::name(1)] = {1, "needs you: <log in>", "2026-03-01T12:00:01.000Z"};
+  context.live[SyntheticRun::name(1)] = {1, "pushing <a model>", "2026-03-01T12:00:01.000Z"};
   const RunStory story = make_story(run.events(), context);
   const std::string page = format_html(story);
   EXPECT_EQ(unbalanced(page), "");
-  EXPECT_THAT(page, HasSubstr("<li>site1, round 1: needs you: &lt;log in&gt; (since 2026-03-01"));
-  EXPECT_THAT(page, HasSubstr("xffl login site1"));
-  EXPECT_THAT(format_text(story), HasSubstr("site1, round 1: needs you"));
+  EXPECT_THAT(page, HasSubstr("<li>site1, round 1: pushing &lt;a model&gt; (since 2026-03-01"));
+  EXPECT_THAT(format_text(story), HasSubstr("site1, round 1: pushing"));
+  EXPECT_TRUE(story.needs.empty());
+}
+
+TEST(Page, NamesTheCommandOfAFacilityThatWaitsForAUser) {
+  facility::FacilityMachine refused, changed, untrusted, full;
+  refused.link = {"the log-in was refused", true};
+  changed.link = {std::string(remote::kHostKeyChanged) + ": " + std::string(300, '.'), true};
+  untrusted.link = {"the host a is not trusted yet: run 'xffl trust site2'", true};
+  full.link = {"the quota is full", false, 100};
+  SyntheticRun run(3);
+  run.plan(1, 4);
+  StoryContext context = run.context("pid 7 on host");
+  int site = 0;
+  for (const auto& machine : {refused, changed, untrusted, full})
+    context.live[SyntheticRun::name(site++)] = {1, describe(machine), "2026-03-01T12:00:01.000Z"};
+  const RunStory story = make_story(run.events(), context);
+  ASSERT_EQ(story.needs.size(), 4u);
+  const Json needs = parse_json(format_json(story), "report").at("needs");
+  const std::string page = format_html(story), text = format_text(story);
+  const std::vector<std::string> commands = {"xffl login site0", "xffl trust site1",
+                                             "xffl trust site2", "xffl doctor site3"};
+  for (size_t i = 0; i < commands.size(); ++i) {
+    const std::string& command = commands[i];
+    EXPECT_EQ(needs[i].at("command"), command);
+    EXPECT_EQ(story.needs[i].command, command);
+    EXPECT_THAT(page, HasSubstr(command));
+    EXPECT_THAT(text, HasSubstr(command));
+  }
 }
 
 TEST(Page, SaysThatFiguresWereNotMeasured) {

@@ -63,8 +63,8 @@ std::shared_ptr<ConnectionLimits> make_connection_limits(
     std::chrono::seconds longest_wait = std::chrono::seconds(3));
 
 /// Connects on first use, and reconnects after a lost link, with backoff and within the host's
-/// limits. `ask` answers keyboard-interactive prompts; after two refusals the session stops
-/// prompting. The session does not keep the answers.
+/// limits. `ask` answers the hosts' prompts (keyboard-interactive, a password); after two refusals
+/// the session stops prompting. The session does not keep the answers.
 std::shared_ptr<Session> make_ssh_session(const SshSettings& settings,
                                           std::shared_ptr<ConnectionLimits> limits = nullptr,
                                           Ask ask = {});
@@ -95,8 +95,8 @@ void trust_also(const SshSettings& settings, const HostKey& key);
 /// The expiry of the credential that a log-in uses; empty: the credential does not expire.
 std::optional<Clock::UtcTime> credential_expiry(const SshSettings& settings);
 
-/// Returns a connected session; the log-in may use keyboard-interactive. The session does not keep
-/// the answers. Throws kAuth when the host refuses the log-in.
+/// Returns a connected session; the log-in may ask the user. The session does not keep the answers.
+/// Throws kAuth when the host refuses the log-in.
 std::shared_ptr<Session> log_in(const SshSettings& settings, const Ask& ask);
 /// Logs in for an existing session of make_ssh_session(), whose users then continue. No effect on a
 /// connected session or on a session of another kind.
