@@ -21,6 +21,7 @@ namespace xffl::tokenize {
 namespace {
 
 constexpr size_t kFew = 48;
+constexpr uint32_t kNoToken = std::numeric_limits<uint32_t>::max();  // of a byte
 
 // The table of byte-pair merges, by rank. Thread-safe.
 //
@@ -334,6 +335,7 @@ ByteLevelBpe::ByteLevelBpe(BpeSpec spec)
       ignore_merges_(spec.ignore_merges),
       add_prefix_space_(spec.add_prefix_space),
       nfc_(spec.nfc) {
+  byte_ids_.fill(kNoToken);
   for (const std::string& pattern : spec.split_patterns) {
     with_context(spec.origin, [&] { patterns_.emplace_back(pattern); });
   }
@@ -383,7 +385,10 @@ void ByteLevelBpe::encode_word(std::string_view word, Workspace& workspace) cons
   if (known >= 0) {
     workspace.symbols.push_back(static_cast<uint32_t>(known));
   } else {
-    for (const char c : word) workspace.symbols.push_back(byte_ids_[static_cast<unsigned char>(c)]);
+    for (const char c : word) {
+      const uint32_t id = byte_ids_[static_cast<unsigned char>(c)];
+      if (id != kNoToken) workspace.symbols.push_back(id);  // HF drops other bytes before merging
+    }
     merges_.apply(workspace.symbols);
   }
   workspace.ids.insert(workspace.ids.end(), workspace.symbols.begin(), workspace.symbols.end());
@@ -429,7 +434,7 @@ void ByteLevelBpe::each_part(std::string_view text, Workspace& workspace, OnToke
     const bool prefix = add_prefix_space_ && words[0] != ' ';
     if (prefix) words = prefixed.assign(" ").append(words);
     encode_words(words, 0, workspace);
-    on_words(part, prefix);
+    on_words(part, words, prefix);
   }
 }
 
@@ -439,7 +444,7 @@ std::vector<int32_t> ByteLevelBpe::encode(std::string_view text) const {
   ids.clear();
   each_part(
       text, *workspace, [&](const TextPart& part) { ids.push_back(part.id); },
-      [](const TextPart&, bool) {});
+      [](const TextPart&, std::string_view, bool) {});
   return {ids.begin(), ids.end()};
 }
 
@@ -450,15 +455,17 @@ std::vector<TokenSpan> ByteLevelBpe::encode_with_controls(std::string_view text,
   ids.clear();
   std::vector<TokenSpan> spans;
   const auto on_token = [&](const TextPart& part) { spans.push_back(span_of(part)); };
-  const auto on_words = [&](const TextPart& part, bool prefix) {
+  const auto on_words = [&](const TextPart& part, std::string_view words, bool prefix) {
     size_t at = 0;  // the place in the words, which may begin with an added space
     const OriginalPlaces places((*workspace).changes);
     const auto in_words = [&](size_t i) { return prefix && i > 0 ? i - 1 : i; };
     for (const int32_t id : ids) {
-      const size_t end = at + tokens_[static_cast<size_t>(id)].bytes.size();
-      spans.push_back({id, static_cast<uint32_t>(part.begin + places.begin(in_words(at))),
-                       static_cast<uint32_t>(part.begin + places.end(in_words(end)))});
-      at = end;
+      const std::string& bytes = tokens_[static_cast<size_t>(id)].bytes;
+      // Dropped bytes may lie before each byte of the token.
+      const size_t begin = words.find(bytes[0], at);
+      for (const char byte : bytes) at = words.find(byte, at) + 1;
+      spans.push_back({id, static_cast<uint32_t>(part.begin + places.begin(in_words(begin))),
+                       static_cast<uint32_t>(part.begin + places.end(in_words(at)))});
     }
     ids.clear();
   };

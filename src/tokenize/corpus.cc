@@ -101,7 +101,8 @@ class Output {
         "the " + std::string(role) + " shard " + path_.string() + " would have " +
             std::to_string(num_tokens_) + " tokens, less than one sequence of " +
             std::to_string(length_) +
-            "; provide more text, or use a shorter sequence length, --no-pack or another split");
+            "; provide more text, a smaller --sequence-length (data.sequence_length of xffl.yaml), "
+            "--no-pack (data.pack: false) or another split (data.validation_fraction)");
   }
 
   tokens::ShardInfo finish() { return writer_.finish(); }
@@ -596,7 +597,9 @@ EncodeResult encode_ids(const std::vector<std::filesystem::path>& inputs,
       throw Error(ErrorKind::kCorrupt, line.where() + ": " + std::to_string(document.ids.size()) +
                                            " ids, a sequence has at most " +
                                            std::to_string(own.sequence_length) +
-                                           " (--sequence-length); --truncate cuts longer ones");
+                                           ": raise --sequence-length (data.sequence_length of "
+                                           "xffl.yaml), leave out --no-pack (data.pack: true) or "
+                                           "cut longer ones with --truncate");
     }
     return document;
   };

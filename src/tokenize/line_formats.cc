@@ -83,10 +83,12 @@ bool LineReader::next(std::string& line) {
 void check_text(std::string_view line, const LineReader& lines) {
   const size_t bad = std::min(find_invalid_utf8(line), line.find('\0'));
   if (bad >= line.size()) return;
+  const char* remedy = line[bad] == '\0'
+                           ? "remove NULs with tr -d '\\000', or convert UTF-16 with iconv"
+                           : "convert the file, for example with iconv";
   throw Error(ErrorKind::kCorrupt, lines.where() + ": not UTF-8 text: byte 0x" +
                                        to_hex(std::as_bytes(std::span(&line[bad], 1))) +
-                                       " at column " + std::to_string(bad + 1) +
-                                       "; convert the file, for example with iconv");
+                                       " at column " + std::to_string(bad + 1) + "; " + remedy);
 }
 
 [[noreturn]] void fail(const LineReader& lines, const std::string& problem) {

@@ -222,10 +222,13 @@ class Reader {
     JsonObject model = top.object("model");
     check_model(model);
     read_vocab();
+    check_byte_tokens();
     read_merges();
     if (top.has("added_tokens")) read_added_tokens(top.at("added_tokens"));
-    const Json normalizer = step_of(top, "normalizer"),
-               pre_tokenizer = step_of(top, "pre_tokenizer"), decoder = step_of(top, "decoder");
+    const Json normalizer = step_of(top, "normalizer", "normalizers"),
+               pre_tokenizer = step_of(top, "pre_tokenizer", "pretokenizers"),
+               decoder = step_of(top, "decoder", "decoders"),
+               post_processor = step_of(top, "post_processor", "processors");
     if (decoder.is_null()) unsupported("decoder", decoder);
     if (spec_.byte_fallback) {
       if (normalizer.is_null() == pre_tokenizer.is_null())
@@ -238,7 +241,7 @@ class Reader {
       read_pre_tokenizer(pre_tokenizer);
       read_decoder(decoder);
     }
-    if (top.has("post_processor")) read_post_processor(top.at("post_processor"));
+    if (!post_processor.is_null()) read_post_processor(post_processor);
     return std::move(spec_);
   }
 
@@ -260,8 +263,12 @@ class Reader {
     unsupported(step + " " + log::printable(name, 200) + " is");
   }
 
-  static Json step_of(JsonObject& top, const char* key) {
-    return top.has(key) ? top.at(key) : Json();
+  /// Null: no step, as a "Sequence" without steps is for HF (an empty decoder differs from none in
+  /// HF, and xffl refuses both).
+  static Json step_of(JsonObject& top, const char* key, const char* list) {
+    if (!top.has(key)) return {};
+    const Json& step = top.at(key);
+    return step == Json{{"type", "Sequence"}, {list, Json::array()}} ? Json() : step;
   }
   /// The steps of a "Sequence", or the step itself. `where` names it in messages.
   static std::vector<Json> steps_of(const Json& json, const char* list, const std::string& where);
@@ -269,6 +276,7 @@ class Reader {
 
   void check_model(JsonObject& model);
   void read_vocab();
+  void check_byte_tokens() const;
   void read_merges();
   void read_added_tokens(const Json& tokens);
   AddedToken read_added_token(const Json& json, size_t index) const;
@@ -288,7 +296,8 @@ class Reader {
 
   TokenizerJson file_;
   BpeSpec spec_;
-  Ids ids_;  // of the vocabulary
+  bool has_unk_ = false;  // the model has an unk_token
+  Ids ids_;               // of the vocabulary
   std::unordered_map<std::string, int32_t> added_ids_;
 };
 
@@ -379,8 +388,7 @@ void Reader::check_model(JsonObject& model) {
     if (!model.string_or(affix, "").empty()) unsupported(std::string("model.") + affix + " is");
   }
   if (model.number_or("dropout", 0) != 0) unsupported("model.dropout is");
-  // unk_token and fuse_unk apply to bytes without a token; read_vocab() requires a token for each
-  // byte.
+  has_unk_ = model.has("unk_token");
   spec_.ignore_merges = model.boolean_or("ignore_merges", false);
   if (spec_.ignore_merges && spec_.byte_fallback)
     unsupported("model.ignore_merges with byte_fallback is");
@@ -414,10 +422,18 @@ void Reader::read_vocab() {
       corrupt("model.vocab: '" + log::printable(token, 60) + "' appears twice");
     }
   }
+}
+
+// HF drops a byte without a token, as xffl does, or encodes it as the unk_token, which xffl does
+// not.
+void Reader::check_byte_tokens() const {
+  if (!has_unk_ && !spec_.byte_fallback) return;
+  const std::string setting = spec_.byte_fallback ? "byte_fallback" : "an unk_token";
   const std::vector<std::string> bytes = byte_tokens();
   for (size_t byte = 0; byte < bytes.size(); ++byte) {
     if (!ids_.contains(bytes[byte])) {
-      unsupported("a vocabulary without a token for the byte " + std::to_string(byte) + " is");
+      unsupported("with " + setting + " a vocabulary without a token for the byte " +
+                  std::to_string(byte) + " is");
     }
   }
 }

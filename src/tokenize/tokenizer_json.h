@@ -38,7 +38,7 @@ struct BpeSpec {
   Prefix prefix = Prefix::kNone;  // with byte_fallback
   bool strips_space = false;      // with byte_fallback: decoding drops one leading space
   // The model's tokens and their ids, all different; without byte_fallback spelled in
-  // byte_level_alphabet().
+  // byte_level_alphabet(), and a byte may have no token.
   std::vector<std::pair<std::string, int32_t>> vocab;
   std::vector<Merge> merges;   // in order of rank
   bool ignore_merges = false;  // a word that is a token stays whole

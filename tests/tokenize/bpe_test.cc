@@ -143,6 +143,37 @@ TEST_F(Bpe, SpansLeaveOutTheAddedSpace) {
   EXPECT_EQ(spans.back().end, 11u);
 }
 
+// HF gives the same ids for the changed tokenizer.
+TEST_F(Bpe, DropsAByteWithoutATokenBeforeMerging) {
+  Json json = golden();
+  Json& vocab = json["model"]["vocab"];
+  vocab["ZZ"] = vocab["Z"];
+  vocab.erase("Z");
+  const Tokenizer tokenizer(save(json));
+  const std::string text = "Zla staZzZione Z<|pad|>Z la";
+  EXPECT_EQ(tokenizer.encode(text), tokenizer_->encode("la stazione <|pad|> la"));
+  EXPECT_TRUE(tokenizer.encode("Z").empty());
+  Ids ids;
+  for (const TokenSpan& span : tokenizer.encode_spans(text)) {
+    ids.push_back(span.id);
+    if (span.id == 422) continue;  // <|pad|>
+    std::string bytes = text.substr(span.begin, span.end - span.begin);
+    EXPECT_NE(bytes.front(), 'Z');
+    std::erase(bytes, 'Z');
+    EXPECT_EQ(bytes, tokenizer.decode(Ids{span.id}));
+  }
+  EXPECT_EQ(ids, tokenizer.encode(text));
+}
+
+TEST_F(Bpe, ASequenceWithoutStepsIsNoStep) {
+  Json json = golden();
+  json["normalizer"] = {{"type", "Sequence"}, {"normalizers", Json::array()}};
+  const Tokenizer tokenizer(save(json));
+  for (const Case& each : cases()) EXPECT_EQ(tokenizer.encode(each.text), each.ids) << each.text;
+  json["post_processor"] = {{"type", "Sequence"}, {"processors", Json::array()}};
+  EXPECT_EQ(Tokenizer(save(json)).bos_id(), -1);
+}
+
 TEST_F(Bpe, NormalizesTextBetweenAddedTokens) {
   Json json = golden();
   json["normalizer"] = {{"type", "NFC"}};
@@ -341,6 +372,11 @@ TEST_F(Bpe, NamesUnsupportedSettings) {
   unsupported("model.dropout", "/model/dropout", 0.1);
   unsupported("pre_tokenizer null", "/pre_tokenizer", nullptr);
   unsupported("decoder null", "/decoder", nullptr);
+  const auto no_steps = [](const char* list) {
+    return Json{{"type", "Sequence"}, {list, Json::array()}};
+  };
+  unsupported("pre_tokenizer null", "/pre_tokenizer", no_steps("pretokenizers"));
+  unsupported("decoder null", "/decoder", no_steps("decoders"));
   unsupported("pre_tokenizer that does not end in ByteLevel", "/pre_tokenizer",
               {{"type", "Metaspace"}});
   unsupported("pre_tokenizer 'Punctuation'", "/pre_tokenizer/pretokenizers/0",
@@ -412,6 +448,8 @@ TEST_F(Bpe, RejectsHostileFiles) {
   expect_rejected(ErrorKind::kCorrupt, "bytes in total", json);
   json = golden();
   json["model"]["vocab"].erase("Z");
+  json["model"]["unk_token"] = "a";
+  expect_rejected(ErrorKind::kUnsupported, "with an unk_token", json);
   expect_rejected(ErrorKind::kUnsupported, "a token for the byte 90", json);
 }
 

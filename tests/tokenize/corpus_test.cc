@@ -303,8 +303,9 @@ TEST_F(Corpus, WritesNothingForAnImpossibleSplit) {
   for (const char* same : {"out.tokens", "./out.tokens"})
     expect_error(ErrorKind::kUsage, "same file",
                  [&] { encode({file}, with_split({.output = dir_ / same})); });
-  expect_error(ErrorKind::kRejected, "less than one sequence",
-               [&] { encode({file}, {.sequence_length = 100000}); });
+  for (const char* key : {"less than one sequence", "data.sequence_length", "data.pack: false",
+                          "data.validation_fraction"})
+    expect_error(ErrorKind::kRejected, key, [&] { encode({file}, {.sequence_length = 100000}); });
   for (const std::string same : {"many.txt", "./many.txt"})
     expect_error(ErrorKind::kUsage, "one of the inputs", [&] { encode({file}, {}, same); });
   expect_error(ErrorKind::kUsage, "one of the inputs",
@@ -395,6 +396,11 @@ TEST_F(Corpus, NamesFileAndLineOfBadIds) {
     expect_error(ErrorKind::kCorrupt, file.string() + ":2",
                  [&] { encode_ids({file}, dir_ / "out.tokens", options, kNoProgress); });
   }
+  for (const char* key :
+       {"4 ids, a sequence has at most 3", "data.sequence_length", "data.pack: true"})
+    expect_error(ErrorKind::kCorrupt, key, [&] {
+      encode_ids({write("long.ids", "[1, 2, 3, 4]\n")}, dir_ / "out.tokens", options, kNoProgress);
+    });
   expect_error(ErrorKind::kUsage, "--vocab-size", [&] {
     encode_ids({write("a.ids", "[1]\n")}, dir_ / "out.tokens", {}, kNoProgress);
   });

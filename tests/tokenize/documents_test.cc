@@ -137,7 +137,9 @@ TEST_F(Documents, NamesFileLineAndColumnOfInvalidUtf8) {
   expect_error(ErrorKind::kCorrupt, latin1.string() + ":2: not UTF-8 text: byte 0xe0 at column 5",
                {latin1});
   const fs::path binary = write("b.txt", std::string_view("uno\0due", 7));
-  expect_error(ErrorKind::kCorrupt, ":1: not UTF-8 text: byte 0x00 at column 4", {binary});
+  expect_error(ErrorKind::kCorrupt,
+               ":1: not UTF-8 text: byte 0x00 at column 4; remove NULs with tr -d '\\000'",
+               {binary});
 }
 
 TEST_F(Documents, ChecksThatInputsAreRegularFiles) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that tokenizer.json gives the ids of HF's tokenizers: hf_same_bpe.py XFFL_TOKENIZE KIND TEXT...
 
-Trains a byte-level BPE of the KIND (llama3, llama4, qwen, gpt2, roberta, splits, digits), or one with byte fallback
+Trains a byte-level BPE of the KIND (llama3, llama4, qwen, gpt2, roberta, splits, digits, smollm), or one with byte fallback
 (llama2, replace, first, always, never), on the texts and seeded mixed text with HF's own
 library, and compares: masks of prompts, edge cases, about 1 MB of mixed text in one document and in many, every assigned character of
 Unicode between letters, the texts of the ids, and texts of ids in no order. Exit code 77: tokenizers is not installed.
@@ -53,6 +53,7 @@ PRE_TOKENIZERS = {
                                        byte_level(use_regex=True)]),
     "digits": pre_tokenizers.Sequence([pre_tokenizers.Digits(True), byte_level(use_regex=True)]),
 }
+PRE_TOKENIZERS["smollm"] = PRE_TOKENIZERS["digits"]
 
 
 def special_tokens():
@@ -63,14 +64,15 @@ def special_tokens():
 
 
 def trained(kind, texts, vocab_size=3000):
-    """A byte-level tokenizer; qwen has a normalizer, which takes no added token that is normalized, and no BOS."""
+    """A byte-level tokenizer; qwen has a normalizer, which takes no added token that is normalized, and no BOS; smollm has no
+    token for a byte that the texts lack."""
     qwen = kind == "qwen"
     tokenizer = Tokenizer(models.BPE(ignore_merges=kind.startswith("llama")))
     tokenizer.normalizer = normalizers.NFC() if qwen else None
     tokenizer.pre_tokenizer = PRE_TOKENIZERS[kind]
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False,
-                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+                                  initial_alphabet=[] if kind == "smollm" else pre_tokenizers.ByteLevel.alphabet())
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_special_tokens(special_tokens())
     tokenizer.add_tokens([AddedToken("word", single_word=True, normalized=not qwen), AddedToken("Norm", normalized=not qwen),
@@ -131,10 +133,17 @@ def ours(program, folder, texts):
 UNICODE17_DIGITS = {*range(0x11DE0, 0x11DEA), *range(0x16FF4, 0x16FF7)}
 
 
+def missing_bytes(tokenizer):
+    """The bytes that a byte-level tokenizer cannot spell."""
+    if json.loads(tokenizer.to_str())["model"]["byte_fallback"]:
+        return []
+    return [byte for byte in pre_tokenizers.ByteLevel.alphabet() if tokenizer.token_to_id(byte) is None]
+
+
 def every_character(kind):
     """Each character between a letter, a digit and a space: the split shows its class."""
     blocks = [range(1, 0xD800), range(0xE000, 0x32400), range(0xE0000, 0xE0200), range(0x10FF00, 0x110000)]
-    codes = [code for block in blocks for code in block if kind != "digits" or code not in UNICODE17_DIGITS]
+    codes = [code for block in blocks for code in block if kind not in ("digits", "smollm") or code not in UNICODE17_DIGITS]
     for at in range(0, len(codes), 5000):
         yield "".join(f"a{chr(code)}1{chr(code)}{chr(code)} " for code in codes[at:at + 5000])
     if kind == "qwen":  # marks of all classes before and after each character
@@ -195,8 +204,12 @@ def write_golden(folder, texts, words):
 
 
 def compare_masks(program, folder, tokenizer, words, rng):
-    """The targets are the tokens that, by HF's offsets, have a character of the completion."""
+    """The targets are the tokens that, by HF's offsets, have a character of the completion.
+
+    HF's offsets in a word lack the bytes without a token that precede: with such bytes the completion begins a word."""
     pairs = [(mixed_text(rng.randint(1, 60), seed, words), mixed_text(rng.randint(1, 60), 1000 + seed, words)) for seed in range(1, 500)]
+    if missing_bytes(tokenizer):
+        pairs = [(prompt.rstrip(), " " + text.lstrip()) for prompt, text in pairs]
     pairs = [(prompt, text) for prompt, text in pairs if text.strip(" \t\r\n\f\v")]
     if tokenizer.normalizer is not None:  # HF gives some changed characters at the border to the prompt
         pairs = [(prompt, text) for prompt, text in pairs if not unicodedata.category(text[0]).startswith("M")
@@ -228,7 +241,9 @@ def main(program, kind, *paths):
     if program == "golden":
         return write_golden(pathlib.Path(kind), texts, words)
     train = trained if kind in PRE_TOKENIZERS else trained_with_byte_fallback
-    tokenizer = train(kind, texts * 20 + [mixed_text(300_000, 1, words)])
+    mixed = [] if kind == "smollm" else [mixed_text(300_000, 1, words)]
+    tokenizer = train(kind, texts * 20 + mixed)
+    assert bool(missing_bytes(tokenizer)) == (kind == "smollm")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         save(tokenizer, folder)
