@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "command_tree.h"
 #include "commands.h"
@@ -12,6 +13,7 @@
 #include "xffl/base/log.h"
 #include "xffl/config/load.h"
 #include "xffl/facility/services.h"
+#include "xffl/history/store.h"
 #include "xffl/remote/ssh.h"
 #include "xffl/run/log_in.h"
 
@@ -132,27 +134,75 @@ void log_in_to(const remote::SshSettings& settings) {
   std::printf("logged in: %s\n", account.c_str());
 }
 
-// A coordinator that waits for this log-in makes the connection, keeps it and continues.
-bool log_in_for_run(const ProjectOptions& options, const FacilityName& facility) {
+// The run whose coordinator may wait for a log-in.
+std::optional<history::RunFolder> run_of(const ProjectOptions& options) {
   const auto newest = history::latest_run(options.runs());
-  if (options.run.empty() && !newest) return false;
-  const history::RunFolder folder(options.runs(),
-                                  options.run.empty() ? *newest : RunName(options.run));
-  if (!run::log_in_through_coordinator(folder, facility, ask)) return false;
-  std::printf("logged in: the coordinator of run %s continues\n", folder.run().str().c_str());
+  if (options.run.empty() && !newest) return std::nullopt;
+  return history::RunFolder(options.runs(), options.run.empty() ? *newest : RunName(options.run));
+}
+
+// The settings that a log-in depends on. A symbolic link gives the project's keys two paths.
+remote::SshSettings of_log_in(remote::SshSettings settings) {
+  settings.renew.clear();
+  settings.streams = 0;
+  for (std::filesystem::path& key : settings.keys) key = std::filesystem::weakly_canonical(key);
+  return settings;
+}
+
+// Whether the run's coordinator logs in to the facility with the settings of xffl.yaml. True for a
+// run without a readable configuration: its coordinator decides.
+bool run_has_settings(const ProjectOptions& options, const history::RunFolder& folder,
+                      const config::Facility& facility) try {
+  const config::Experiment experiment = experiment_of(options, folder);
+  const auto same = [&](auto settings_of, const config::Facility& other) {
+    return of_log_in(settings_of(other, experiment.project_folder)) ==
+           of_log_in(settings_of(facility, experiment.project_folder));
+  };
+  return std::any_of(experiment.facilities.begin(), experiment.facilities.end(),
+                     [&](const config::Facility& other) {
+                       return other.name == facility.name && same(facility::ssh_settings, other) &&
+                              same(facility::transfer_settings, other);
+                     });
+} catch (const std::exception&) {
   return true;
+}
+
+// A coordinator on another machine, or without a socket, does not learn of a log-in from here.
+void require_no_coordinator(const history::RunFolder& folder, const std::string& facility) {
+  const std::string holder = history::lock_holder(folder.journal());
+  if (holder.empty()) return;
+  const bool is_here = holder.find(" on " + history::this_host() + " since ") != std::string::npos;
+  throw Error(ErrorKind::kFailed,
+              "this log-in worked, but does not reach the coordinator (" + holder + "): " +
+                  (is_here ? "if a second try does not either, stop the coordinator and start "
+                             "`xffl run` on a terminal, where it asks its questions itself"
+                           : "run `xffl login " + facility + "` on that machine"));
 }
 
 void login(const ProjectOptions& options, const std::string& name) {
   const config::Experiment experiment = config::load_experiment(options.project);
   const config::Facility& facility = ssh_facility(experiment, name);
   const auto settings = facility::ssh_settings(facility, experiment.project_folder);
-  if (log_in_for_run(options, facility.name)) return;
-  log_in_to(settings);
-  if (!facility.transfer.hosts.empty())
-    log_in_to(facility::transfer_settings(facility, experiment.project_folder));
+  const auto folder = run_of(options);
+  const bool same_settings = folder && run_has_settings(options, *folder, facility);
+  // A coordinator that waits for this log-in makes the connection, keeps it and continues.
+  const bool reached =
+      same_settings && run::log_in_through_coordinator(*folder, facility.name, ask);
+  if (reached) {
+    std::printf("logged in: the coordinator of run %s continues\n", folder->run().str().c_str());
+  } else {
+    if (folder && !same_settings && may_have_coordinator(*folder))
+      std::printf(
+          "the coordinator of run %s does not have these settings of %s until it is started again "
+          "or a new facility joins\n",
+          folder->run().str().c_str(), name.c_str());
+    log_in_to(settings);
+    if (!facility.transfer.hosts.empty())
+      log_in_to(facility::transfer_settings(facility, experiment.project_folder));
+  }
   if (const auto end = remote::credential_expiry(settings))
     std::printf("the certificate is valid until %s\n", format_utc(*end).c_str());
+  if (same_settings && !reached) require_no_coordinator(*folder, name);
 }
 
 void add_trust(CLI::App& app) {

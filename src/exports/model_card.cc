@@ -19,6 +19,9 @@ namespace xffl::exports {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr fs::perms kForAll =
+    fs::perms::owner_read | fs::perms::owner_write | fs::perms::group_read | fs::perms::others_read;
 using report::RoundStory;
 using report::RunStory;
 
@@ -177,6 +180,11 @@ void export_model(const RunStory& story, const history::RunFolder& run, const Mo
     write_file_atomic(work / kModelSignatureName,
                       sign_model_folder(work, to.filename().string(), *key), 0644);
   }
+  // The run's files are its user's only; this folder is for others.
+  for (const fs::directory_entry& file : fs::directory_iterator(work))
+    fs::permissions(file.path(), kForAll);
+  fs::permissions(work,
+                  kForAll | fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec);
   rename_durable(work, to);
 }
 

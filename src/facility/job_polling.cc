@@ -43,8 +43,9 @@ AttemptFailure failure_without_report(const JobStatus& end, const history::Attem
     case EndCause::kWalltime:
       return {.reason = ended, .counts_as_attempt = false};
     case EndCause::kOutOfMemory:
-      return {.reason = ended + ": it ran out of memory; ask for more, or lower micro_batch_size",
-              .fatal = true};
+      return {
+          .reason = ended + ": it ran out of memory; ask for more in xffl.yaml, then `xffl run`",
+          .fatal = true};
     case EndCause::kOrdinary:
       break;
   }

@@ -32,6 +32,15 @@ bool holds_journal(const fs::path& folder) {
                   "or never used again, take over the copy with `xffl journal adopt`");
 }
 
+// A copy by a program that follows links, such as `scp -r`, has a folder in the place of the link.
+void restore_current(const RunFolder& folder, int published) {
+  const fs::path current = folder.current();
+  if (published == 0 || fs::is_symlink(fs::symlink_status(current))) return;
+  fs::remove_all(current);
+  fs::create_directory_symlink(folder.round(published).filename() / "global", current);
+  fsync_dir(folder.path());
+}
+
 }  // namespace
 
 RunLocation location_of(const fs::path& folder) {
@@ -75,6 +84,7 @@ bool adopt_run(const RunFolder& folder) {
   const std::optional<RunLocation> before = history.state().location;
   const RunLocation now = location_of(folder.path());
   if (before == now) return false;
+  restore_current(folder, history.state().done().rounds_published);
   history.record({}, RunPlaced{now, /*adopted=*/true});
   return true;
 }

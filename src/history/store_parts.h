@@ -38,8 +38,6 @@ class WriterLock {
   UniqueFd fd_;
 };
 
-std::string this_host();
-
 // --- The SQLite database (database.cc): the table of events, its guards, and verified reading.
 
 /// The `previous` of the first event.

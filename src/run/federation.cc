@@ -201,6 +201,38 @@ std::string advice_of_new_run(const config::Experiment& experiment,
          folder.current().string() + "` in xffl.yaml";
 }
 
+namespace {
+
+// The folder of the project as `path` of an earlier configuration had it: `now` is the same path
+// in the present folder. Empty when `now` lies elsewhere, or the paths have no common end.
+std::string earlier_project(const fs::path& path, const fs::path& now, const fs::path& present) {
+  const std::string inside = "/" + now.lexically_relative(present).string();
+  const std::string whole = path.string();
+  const bool same_end = inside.size() > 1 && !inside.starts_with("/..") && whole.ends_with(inside);
+  return same_end ? whole.substr(0, whole.size() - inside.size()) : "";
+}
+
+// The identity of an earlier configuration with the present path of the project's folder, which may
+// have been moved or copied, or is reached through a link.
+std::string identity_here(const config::Experiment& earlier, const config::Experiment& now) {
+  std::string text = config::format_training_identity(earlier);
+  const fs::path& present = now.project_folder;
+  std::string before = earlier_project(earlier.model, now.model, present);
+  for (const config::Facility& facility : now.facilities)
+    if (before.empty() && facility.access == config::AccessKind::kLocal &&
+        has_facility(earlier, facility.name))
+      before = earlier_project(earlier.facility(facility.name).workdir.str(),
+                               facility.workdir.str(), present);
+  if (before.empty()) return text;
+  before += '/';
+  const std::string after = present.string() + "/";
+  for (size_t at = 0; (at = text.find(before, at)) != std::string::npos; at += after.size())
+    text.replace(at, before.size(), after);
+  return text;
+}
+
+}  // namespace
+
 void require_same_training(const config::Experiment& experiment, const history::RunFolder& folder,
                            const history::RunState& run_state) {
   const config::Experiment earlier = config::parse_experiment(
@@ -210,7 +242,7 @@ void require_same_training(const config::Experiment& experiment, const history::
   config::Experiment known = experiment;
   std::erase_if(known.facilities,
                 [&](const config::Facility& each) { return !has_facility(earlier, each.name); });
-  const std::string before = config::format_training_identity(earlier);
+  const std::string before = identity_here(earlier, known);
   const std::string now = config::format_training_identity(known);
   // A run without an imported model has trained nothing.
   if (before == now || (run_state.initial_sha256.empty() && earlier.project == experiment.project))

@@ -117,6 +117,33 @@ TEST(Copy, AMovedRunContinues) {
   EXPECT_EQ(project.trainings(), kOnceEach);
 }
 
+// As below a home folder that is a link.
+TEST(Copy, AProjectWithAnotherPathContinues) {
+  Project project;
+  ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:20"}}).exit_code, 128 + SIGKILL);
+  const std::filesystem::path link = project.path() / "link";
+  std::filesystem::create_directory_symlink(project.path(), link);
+  const ProcessResult continued = project.xffl({"run", "-p", link.string()});
+  EXPECT_EQ(continued.exit_code, 0) << continued.err;
+  EXPECT_EQ(project.trainings(), kOnceEach);
+}
+
+// `scp -r` follows links.
+TEST(Copy, WithAFolderInThePlaceOfCurrentHasTheLinkAgain) {
+  namespace fs = std::filesystem;
+  Project project;
+  ASSERT_EQ(project.run().exit_code, 0);
+  fs::remove(project.run_folder() / "login.sock");
+  const fs::path copy = project.path().parent_path() / "copy";
+  fs::create_directory(copy);
+  for (const char* part : {"runs", "model", "xffl.yaml"})
+    fs::copy(project.path() / part, copy / part, fs::copy_options::recursive);
+  const fs::path current = copy / "runs/0001/CURRENT";
+  ASSERT_FALSE(fs::is_symlink(current));
+  ASSERT_EQ(project.xffl({"journal", "adopt", "-p", copy.string()}).exit_code, 0);
+  EXPECT_EQ(fs::read_symlink(current), "r0003/global");
+}
+
 // The run has a copy.
 TEST(Copy, OfTheFirstModelSufficesToContinue) {
   Project project;

@@ -110,6 +110,9 @@ TEST_F(ExportedModel, HasTheFilesOfTheRoundAndACard) {
   export_to(folder_ / "out/", sha256_);
   EXPECT_EQ(read_file(folder_ / "out/model.safetensors", 100), "weights");
   EXPECT_EQ(fs::hard_link_count(folder_ / "out/model.safetensors"), 2u);
+  constexpr fs::perms kOthersMay = fs::perms::others_read;
+  for (const char* name : {"out", "out/model.safetensors", "out/manifest.json", "out/README.md"})
+    EXPECT_NE(fs::status(folder_ / name).permissions() & kOthersMay, fs::perms::none) << name;
   EXPECT_EQ(fs::hard_link_count(folder_ / "out/config.json"), 1u) << "a user may edit it";
   EXPECT_THAT(read_file(folder_ / "out/README.md", 1 << 16), HasSubstr(sha256_));
   EXPECT_EQ(checkpoint::read_manifest(folder_ / "out").root_sha256(), sha256_);

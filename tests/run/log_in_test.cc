@@ -89,6 +89,13 @@ TEST_F(LogIn, ReturnsFalseWithoutACoordinator) {
   { LoginServer desk(folder_.login(), *history_, two_factors()); }
   EXPECT_FALSE(std::filesystem::exists(folder_.login()));
   EXPECT_FALSE(log_in_as_client("123456"));
+  const std::filesystem::path aside = folder_.path() / "aside";
+  {
+    LoginServer killed(folder_.login(), *history_, two_factors());
+    std::filesystem::rename(folder_.login(), aside);
+  }
+  std::filesystem::rename(aside, folder_.login());
+  EXPECT_FALSE(log_in_as_client("123456")) << "nothing listens";
 }
 
 TEST_F(LogIn, AReplacedCoordinatorLeavesTheSocketOfItsSuccessor) {

@@ -112,6 +112,8 @@ Repaired repair(const std::filesystem::path& path, Losses losses = Losses::kRefu
 
 /// The process that holds the writer's lock: "pid 123 on host since 2026-..."; empty: none.
 std::string lock_holder(const std::filesystem::path& path);
+/// The name of this machine, as in lock_holder().
+std::string this_host();
 
 /// The kind of network file system that holds `path` ("nfs4", "lustre"), from this process's mount
 /// table; empty for a local or unknown file system. For a path that does not exist yet, the nearest

@@ -40,8 +40,9 @@ class LoginServer {
   std::jthread thread_;
 };
 
-/// Lets the coordinator of the run log in to `facility` with the answers of `ask`. False without a
-/// coordinator. Throws the coordinator's error: kAuth, kRemote, kNotFound. Blocks.
+/// Lets the coordinator of the run log in to `facility` with the answers of `ask`. False when no
+/// coordinator listens on this machine. Throws the coordinator's error: kAuth, kRemote, kNotFound.
+/// Blocks.
 bool log_in_through_coordinator(const history::RunFolder& folder, const FacilityName& facility,
                                 const remote::Ask& ask);
 
