@@ -109,8 +109,11 @@ void RoundDisplay::show_round(int round, const std::vector<history::Accepted>& p
   for (const history::Accepted& update : participants) {
     line += format("  | %s: %lld tokens, loss %.4f", update.facility.str().c_str(),
                    static_cast<long long>(update.report.tokens), update.report.train_loss);
-    for (const job::ValidationResult& result : update.report.validation)
-      line += format(", %s %.4f -> %.4f", result.name.c_str(), result.nll_before, result.nll_after);
+    for (const job::ValidationResult& result : update.report.validation) {
+      line += format(", %s %.4f", result.name.c_str(), result.nll_before);
+      if (job::is_measured_after(update.report, result))
+        line += format(" -> %.4f", result.nll_after);
+    }
   }
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);

@@ -76,10 +76,15 @@ void print_report(const job::JobReport& report) {
   if (report.train_accuracy > 0)
     std::printf("%-22s %.4f (last step %.4f)\n", "training accuracy", report.train_accuracy,
                 report.train_accuracy_last);
-  for (const job::ValidationResult& result : report.validation)
-    std::printf("%-22s %.4f -> %.4f (perplexity %.1f -> %.1f)\n",
-                ("validation " + result.name).c_str(), result.nll_before, result.nll_after,
-                std::exp(result.nll_before), std::exp(result.nll_after));
+  for (const job::ValidationResult& result : report.validation) {
+    const std::string name = "validation " + result.name;
+    if (job::is_measured_after(report, result))
+      std::printf("%-22s %.4f -> %.4f (perplexity %.1f -> %.1f)\n", name.c_str(), result.nll_before,
+                  result.nll_after, std::exp(result.nll_before), std::exp(result.nll_after));
+    else
+      std::printf("%-22s %.4f (perplexity %.1f), not measured after the training\n", name.c_str(),
+                  result.nll_before, std::exp(result.nll_before));
+  }
   std::printf("%-22s %.0f\n", "tokens/s", report.tokens_per_second);
   std::printf("%-22s %.0f MB (largest rank)\n", "peak memory",
               static_cast<double>(report.peak_memory_bytes) / 1e6);

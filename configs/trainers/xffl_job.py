@@ -578,11 +578,11 @@ class Job:
     def finish(self, tensors, losses, samples, tokens, before=None, after=None, trainer="", seconds=0.0, checkpoint=False):
         """Writes the update (name -> tensor of torch or numpy, trained weights) and then report.json; rank 0 only.
 
-        `losses`: of each step; `samples` and `tokens`: of all ranks; `before`, `after`: of evaluate(). Without a step, or
-        without all results of a job that only evaluates, it exits with code 75 after a signal. `checkpoint`: after a signal,
-        the trainer has left a checkpoint at `state_path` from which the next attempt continues; the report says so, and no
-        update is written. Raises JobError, and writes no report, for a tensor that is missing, unknown, of another shape or
-        not finite, and for a loss that is not finite.
+        `losses`: of each step; `samples` and `tokens`: of all ranks; `before`, `after`: of evaluate(); after a
+        signal, a set that `after` lacks has `nll_after` 0. Without a step, or without all results of a job that only evaluates,
+        it exits with code 75 after a signal. `checkpoint`: after a signal, the trainer has left a checkpoint at `state_path`
+        from which the next attempt continues; the report says so, and no update is written. Raises JobError, and writes no
+        report, for a tensor that is missing, unknown, of another shape or not finite, and for a loss that is not finite.
         """
         planned, stopped = self.training["steps"], len(losses) < self.training["steps"]
         before, names = before or {}, [entry["name"] for entry in self.document["validation"]]
@@ -595,12 +595,13 @@ class Job:
         if self.rank != 0:
             return
         after = (after or {}) if planned else before
-        results = [
-            {"name": n, "tokens": after[n][1], "nll_before": before[n][0], "nll_after": after[n][0]}
-            for n in names if n in before and n in after
+        results = [  # after a checkpoint the next attempt reports them
+            {"name": n, "tokens": before[n][1], "nll_before": before[n][0], "nll_after": after[n][0] if n in after else 0.0}
+            for n in names if n in before and not checkpoint
         ]
-        stopped = stopped or (self.stopping and len(results) < len(names))
-        if len(results) < len(names) and not stopped:
+        complete = all(n in before and n in after for n in names)
+        stopped = stopped or (self.stopping and not complete)
+        if not complete and not stopped:
             raise JobError("expected the mean losses of every validation set, before and after the training")
         root = self._write_update(tensors) if planned and not checkpoint else ""
         paths = dict.fromkeys([*self.document["train_paths"], *(entry["path"] for entry in self.document["validation"])])

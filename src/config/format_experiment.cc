@@ -21,6 +21,10 @@ class Writer {
       // With data.text an option of the shards, and otherwise only a bound of the reports.
       if (!operational_ && !facility.text.files.empty())
         line(2, "data.sequence_length", std::to_string(facility.sequence_length));
+      // Without an early stop a validation only reports.
+      if (const auto& training = facility.training;
+          !operational_ && training.early_stop_patience > 0)
+        line(2, "training.validation_samples", std::to_string(training.validation_samples));
     }
   }
 

@@ -128,7 +128,8 @@ class Export {
     if (steps.empty()) return;
     std::vector<Scalar> losses;
     for (const job::ValidationResult& set : attempt.report->validation)
-      losses.push_back({"loss/validation/" + set.name, set.nll_after});
+      if (job::is_measured_after(*attempt.report, set))
+        losses.push_back({"loss/validation/" + set.name, set.nll_after});
     add(folder, scalars_record(time, steps.back().step, losses));
   }
 

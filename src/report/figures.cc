@@ -271,9 +271,7 @@ void write_effect_figure(HtmlWriter& html, const RunStory& story) {
         const job::ValidationResult* result = result_of(*attempt, set);
         if (result == nullptr || attempt->report->steps == 0) continue;
         Effect::Round round{number, result->nll_before, std::nullopt, std::nullopt};
-        // A job that stopped early did not measure its model after training.
-        if (!attempt->report->stopped_early || result->nll_after > 0)
-          round.trained = result->nll_after;
+        if (job::is_measured_after(*attempt->report, *result)) round.trained = result->nll_after;
         if (const auto next = rounds.find(number + 1); next != rounds.end())
           if (const job::ValidationResult* after = result_of(*next->second, set))
             round.averaged = after->nll_before;

@@ -60,8 +60,10 @@ std::string losses(const history::FacilityState& facility) {
                 static_cast<long long>(report.tokens), report.train_loss, report.tokens_per_second);
   std::string line = text;
   for (const job::ValidationResult& result : report.validation) {
-    std::snprintf(text, sizeof text, ", %s %.4f -> %.4f", result.name.c_str(), result.nll_before,
-                  result.nll_after);
+    std::snprintf(text, sizeof text, ", %s %.4f", result.name.c_str(), result.nll_before);
+    line += text;
+    if (!job::is_measured_after(report, result)) continue;
+    std::snprintf(text, sizeof text, " -> %.4f", result.nll_after);
     line += text;
     if (result.accuracy_after > 0) {
       std::snprintf(text, sizeof text, " (accuracy %.3f -> %.3f)", result.accuracy_before,

@@ -64,8 +64,9 @@ std::string fingerprint(job::JobSpec spec) {
   return job::format_job_spec(spec);
 }
 
-// A fingerprint with the names of the data files only: the key compute_mounts may change between
-// two attempts.
+// A fingerprint with the names of the data files only, and without the validation's size: the keys
+// compute_mounts and validation_samples may change between two attempts. Checkpoints of earlier
+// releases have both.
 Json without_folders(const std::string& fingerprint) {
   Json json = parse_json(fingerprint, "the checkpoint's job");
   const auto shorten = [](Json& path) {
@@ -73,6 +74,8 @@ Json without_folders(const std::string& fingerprint) {
   };
   for (Json& path : json.at("train_paths")) shorten(path);
   for (Json& set : json.at("validation")) shorten(set.at("path"));
+  Json& training = json.at("training");
+  if (training.at("early_stop_patience") == 0) training["validation_samples"] = 0;
   return json;
 }
 

@@ -144,14 +144,15 @@ void Validation::log_result(size_t index, std::string_view when, const Evaluatio
 
 std::vector<job::ValidationResult> Validation::results(const Scores& before,
                                                        const Scores& after) const {
-  // A checkpoint of an earlier release has no accuracy.
-  const auto accuracy = [](const Scores& scores, size_t i) {
-    return i < scores.accuracy.size() ? scores.accuracy[i] : 0.0;
+  // An early finish measures fewer sets after the training, and a checkpoint of an earlier release
+  // has no accuracy.
+  const auto value = [](const std::vector<double>& scores, size_t i) {
+    return i < scores.size() ? scores[i] : 0.0;
   };
   std::vector<job::ValidationResult> results;
-  for (size_t i = 0; i < after.size(); ++i)
-    results.push_back({spec_.validation[i].name, num_targets(sets_[i]), before.nll.at(i),
-                       after.nll[i], accuracy(before, i), accuracy(after, i)});
+  for (size_t i = 0; i < before.size(); ++i)
+    results.push_back({spec_.validation[i].name, num_targets(sets_[i]), before.nll[i],
+                       value(after.nll, i), value(before.accuracy, i), value(after.accuracy, i)});
   return results;
 }
 

@@ -279,9 +279,9 @@ class JobRun {
     report_ = loop_->report();
   }
 
-  void finish_report(const Scores& after) {
+  void finish_report(const Scores& before, const Scores& after) {
     report_.stopped_early = !complete() || after.size() < validation_->size();
-    report_.validation = validation_->results(before_, after);
+    report_.validation = validation_->results(before, after);
     report_.key = spec_.key;
     report_.base_model_sha256 = spec_.base_model_sha256;
     if (report_.train_seconds > 0) {
@@ -348,7 +348,7 @@ class JobRun {
   // Writes a report without an update; the next attempt resumes from the checkpoint.
   void finish_with_checkpoint() {
     loop_->save_if_unsaved();
-    finish_report({});
+    finish_report({}, {});  // the next attempt reports the scores
     on_first_rank(group_, context_.device, [&] { write_report(); });
     if (first_rank())
       log::info("job checkpointed", {{"steps", report_.steps}, {"of", spec_.training.steps}});
@@ -361,14 +361,14 @@ class JobRun {
                       " steps were skipped, because their gradients overflowed fp16: nothing was "
                       "trained (each skipped step halves the loss scale: use more steps, or bf16)");
     if (loop_) stop_.should_finish(report_.steps);  // the loop does not ask after the last step
-    // An early finish skips validation, which may take longer than the remaining walltime.
+    // An early finish skips this validation, which may take longer than the remaining walltime.
     Scores after;
     if (loop_) after = loop_->scores_now();
     if (after.empty() && !stop_.finishing()) {
       after =
           report_.steps > 0 ? validation_->measure(model_, "after", stop_, report_.steps) : before_;
     }
-    finish_report(after);
+    finish_report(before_, after);
     const bool writes_update = report_.steps > 0 && !context_.benchmark;
     MasterStream masters(model_, group_, *pipeline_, context_.device);
     if (!first_rank() && writes_update) masters.finish();

@@ -17,6 +17,8 @@ using Severity = CheckResult::Severity;
 // network more than 100 %, over TCP on the same wires 2 to 13 %.
 constexpr double kNetworkFloor = 0.25;
 constexpr double kFullMemory = 0.92;  // of a GPU: fragmentation needs the rest
+// About the part of a step's time that its forward pass takes.
+constexpr double kForwardPart = 1.0 / 3;
 
 std::string number(const char* format, double value) {
   char text[60];
@@ -424,11 +426,18 @@ class Judgement {
       add(Severity::kOk, "speed", measured);
       return memory(report);
     }
-    const RoundForecast forecast =
-        forecast_round(*speed, expected_.steps_per_round, expected_.walltime, expected_.warning);
+    const double rate = speed->tokens_per_second * expected_.round_ranks / expected_.ranks;
+    const double validation =
+        validation_hours(validation_sizes(expected_, found_), expected_.validation_samples, rate);
+    const RoundForecast forecast = forecast_round(*speed, expected_.steps_per_round, validation,
+                                                  expected_.walltime, expected_.warning);
     add(Severity::kOk, "speed", measured);
     add(forecast.suffices ? Severity::kOk : Severity::kWarning, "walltime", forecast.text,
         forecast.suffices ? ""
+        : forecast.validates_too_long
+            ? "limit the validation by training.validation_samples (sequences of each set, now " +
+                  std::to_string(expected_.validation_samples) +
+                  (expected_.validation_samples > 0 ? "" : ": all") + "), or raise the walltime"
         : expected_.resumes
             ? "further jobs continue the round (policy.on_walltime: resume)"
             : "lower training.steps_per_round, raise the walltime, or set policy.on_walltime: "
@@ -470,15 +479,42 @@ std::optional<RoundSpeed> round_speed(double step_seconds, double step_tokens, i
       .tokens_per_second = step_tokens / step_seconds, .hours = hours, .node_hours = hours * nodes};
 }
 
-RoundForecast forecast_round(const RoundSpeed& speed, int64_t steps, std::chrono::seconds walltime,
-                             std::chrono::seconds warning) {
+std::vector<SetSize> validation_sizes(const Expected& expected, const Found& found) {
+  std::vector<SetSize> sizes;
+  if (found.ranks.empty()) return sizes;
+  const std::vector<job::CheckedShard>& shards = found.ranks.front().data;
+  for (const std::string& path : expected.validation) {
+    const auto shard = std::find_if(shards.begin(), shards.end(),
+                                    [&](const auto& each) { return each.path == path; });
+    if (shard != shards.end()) sizes.push_back({shard->sequences, shard->sequence_length});
+  }
+  return sizes;
+}
+
+double validation_hours(const std::vector<SetSize>& sets, int64_t samples,
+                        double tokens_per_second) {
+  double tokens = 0;
+  for (const SetSize& set : sets) {
+    const int64_t sequences = samples > 0 ? std::min(samples, set.sequences) : set.sequences;
+    tokens += static_cast<double>(sequences) * static_cast<double>(set.sequence_length);
+  }
+  if (tokens == 0 || tokens_per_second <= 0) return 0;
+  return 2 * tokens * kForwardPart / tokens_per_second / 3600;
+}
+
+RoundForecast forecast_round(const RoundSpeed& speed, int64_t steps, double validation_hours,
+                             std::chrono::seconds walltime, std::chrono::seconds warning) {
   RoundForecast forecast;
   forecast.text = "a round of " + std::to_string(steps) + " steps takes " +
                   number("%.2g h", speed.hours) + ", " +
                   number("%.2g node-hours", speed.node_hours);
+  if (const double minutes = validation_hours * 60; minutes >= 0.5)
+    forecast.text += ", and " + number("%.0f min of validation", minutes);
   if (walltime.count() == 0) return forecast;
   const double usable = static_cast<double>((walltime - warning).count()) / 3600;
-  forecast.suffices = speed.hours <= usable;
+  forecast.suffices = speed.hours + validation_hours <= usable;
+  forecast.validates_too_long =
+      !forecast.suffices && (speed.hours <= usable || validation_hours / 2 > usable);
   forecast.text += "; the walltime of " +
                    number("%.2g h", static_cast<double>(walltime.count()) / 3600) +
                    (forecast.suffices ? " suffices" : " does not suffice");

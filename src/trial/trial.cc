@@ -103,13 +103,15 @@ class Trial {
     }
     if (!is_unseen) follow();
     const Found found = collect();
+    const Expected expected = this->expected();
     Kept kept{.utc = format_utc(services_.clock.utc()),
               .settings_sha256 = settings_,
               .job = job_.id().str(),
               .job_number = job_.number(),
               .nodes = shape_.shape().nodes,
               .ranks = shape_.world_size,
-              .results = judge(expected(), found)};
+              .validation = validation_sizes(expected, found),
+              .results = judge(expected, found)};
     if (found.report) {
       kept.step_seconds = found.report->step_seconds;
       kept.step_tokens = found.report->step_tokens;
@@ -243,10 +245,14 @@ class Trial {
                       .vocab_size = model.vocab_size,
                       .max_positions = model.max_position_embeddings,
                       .steps_per_round = facility_.training.steps,
+                      .validation_samples = facility_.training.validation_samples,
                       .round_nodes = round.nodes,
+                      .round_ranks = facility_.world_size,
                       .walltime = round.walltime,
                       .warning = round.warning,
                       .resumes = experiment_.policy.on_walltime == config::OnWalltime::kResume};
+    for (const job::ValidationSet& set : facility_.validation)
+      expected.validation.push_back(facility_.on_compute_nodes(set.path));
     try {
       const auto answer = job_.session().run({"uname", "-m"}, "", std::chrono::seconds(30), {});
       if (answer.exit_code == 0)
@@ -277,6 +283,14 @@ Json result_json(const CheckResult& result) {
           {"check", result.check},
           {"message", result.message},
           {"fix", result.fix}};
+}
+
+SetSize read_size(const Json& json, const std::string& where) {
+  JsonObject object(json, where);
+  const SetSize size{.sequences = object.integer("sequences", 0),
+                     .sequence_length = object.integer("sequence_length", 0)};
+  object.reject_unknown_keys();
+  return size;
 }
 
 CheckResult read_result(const Json& json, const std::string& where) {
@@ -344,6 +358,9 @@ std::string format_kept(const Kept& kept) {
             {"step_seconds", kept.step_seconds},
             {"step_tokens", kept.step_tokens},
             {"results", Json::array()}};
+  for (const SetSize& set : kept.validation)
+    json["validation"].push_back(
+        Json{{"sequences", set.sequences}, {"sequence_length", set.sequence_length}});
   for (const CheckResult& result : kept.results) json["results"].push_back(result_json(result));
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -365,6 +382,9 @@ Kept parse_kept(std::string_view text, const std::string& origin) {
   const Json& results = object.at("results");
   if (!results.is_array()) object.fail("results", "is not a list");
   for (const Json& result : results) kept.results.push_back(read_result(result, origin));
+  if (object.has("validation"))
+    for (const Json& set : object.at("validation"))
+      kept.validation.push_back(read_size(set, origin));
   object.reject_unknown_keys();
   return kept;
 }
@@ -393,7 +413,11 @@ std::string describe_kept(const config::Experiment& experiment, const config::Fa
     std::snprintf(measured, sizeof measured, "measured %.0f tokens/s on ",
                   speed->tokens_per_second);
     text = measured + day;
-    if (steps > 0) text += ": " + forecast_round(*speed, steps, shape.walltime, shape.warning).text;
+    const double rate = speed->tokens_per_second * facility.world_size / std::max(1, kept->ranks);
+    const double validation =
+        validation_hours(kept->validation, facility.training.validation_samples, rate);
+    if (steps > 0)
+      text += ": " + forecast_round(*speed, steps, validation, shape.walltime, shape.warning).text;
   }
   if (kept->settings_sha256 != settings_hash(experiment, facility, programs))
     text += "; the configuration has changed since: xffl doctor --job " + facility.name.str();

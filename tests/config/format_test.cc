@@ -126,6 +126,19 @@ TEST(FormatTrainingIdentity, HasTheLengthOfTheSequencesOfText) {
   EXPECT_EQ(with("train: /t, sequence_length: 64"), with("train: /t, sequence_length: 32"));
 }
 
+// An early stop compares losses: of other sequences it would leave another model.
+TEST(FormatTrainingIdentity, HasTheSamplesOfAValidationThatMayEndTheTraining) {
+  const auto with = [](const std::string& training) {
+    return format_training_identity(parse(
+        "project: p\nmodel: m\nrounds: 1\ntraining: {steps_per_round: 1, batch_size: 1, "
+        "micro_batch_size: 1, validation_interval: 1, " +
+        training + "}\nfacilities:\n  a: {workdir: /w, data: {train: /t, validation: {v: /v}}}\n"));
+  };
+  EXPECT_EQ(with("validation_samples: 8"), with("validation_samples: 0"));
+  EXPECT_NE(with("validation_samples: 8, early_stop_patience: 1"),
+            with("validation_samples: 0, early_stop_patience: 1"));
+}
+
 TEST(FormatTrainingIdentity, ChangesOnlyWithTrainingKeys) {
   const std::string identity = format_training_identity(parse(kEverything));
   const auto with = [](const std::string& from, const std::string& to) {

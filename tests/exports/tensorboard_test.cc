@@ -126,6 +126,27 @@ TEST_F(Tensorboard, HasNoCurvesOfAnUpdateThatWasLost) {
   EXPECT_TRUE(fs::exists(folder_ / "tb/site1"));
 }
 
+TEST_F(Tensorboard, HasNoLossThatAStoppedJobDidNotMeasure) {
+  SyntheticRun run(1);
+  run.plan(1, 2);
+  for (int facility = 0; facility < 2; ++facility) {
+    run.open(1, facility);
+    job::JobReport report = run.report(1, facility, 1);
+    report.stopped_early = facility == 0;
+    if (report.stopped_early) report.validation.at(0).nll_after = 0;
+    run.add({1, SyntheticRun::name(facility), 1},
+            history::UpdateAccepted{SyntheticRun::hash('1'), report, 0, {}});
+    write_metrics(1, facility);
+  }
+  run.publish(1, {0, 1});
+  write(run.story(), folder_ / "tb");
+  const auto curves = [&](const char* site) {
+    return read_file(only_file(folder_ / "tb" / site), 1 << 20);
+  };
+  EXPECT_THAT(curves("site0"), testing::Not(HasSubstr("loss/validation/it")));
+  EXPECT_THAT(curves("site1"), HasSubstr("loss/validation/it"));
+}
+
 // TensorBoard reads a file that grows: bytes that it has read must not change.
 TEST_F(Tensorboard, EachEventOnlyAppends) {
   for (int round = 1; round <= 2; ++round)

@@ -233,10 +233,10 @@ TEST(TrainingFields, OnlyThoseWithoutAnEffectOnTheModelMayChangeWithinARun) {
   std::vector<std::string_view> names;
   for (const Field& field : training_fields().yaml)
     if (field.operational) names.push_back(field.name);
-  EXPECT_THAT(names, testing::UnorderedElementsAre("sharding", "shard_group_size", "recompute",
-                                                   "attention", "offload", "validation_batch_size",
-                                                   "checkpoint_interval", "keep_checkpoints",
-                                                   "deterministic", "pipeline"));
+  EXPECT_THAT(names, testing::UnorderedElementsAre(
+                         "sharding", "shard_group_size", "recompute", "attention", "offload",
+                         "validation_samples", "validation_batch_size", "checkpoint_interval",
+                         "keep_checkpoints", "deterministic", "pipeline"));
 }
 
 TEST(NumMicroBatches, CountsThePartialOne) {

@@ -106,6 +106,13 @@ TEST_F(Status, ALossBelongsToTheJobsInputModel) {
   EXPECT_EQ(losses[1].nll, 4.75);
 }
 
+TEST_F(Status, AJobThatStoppedEarlyHasTheLossOfItsInputModelOnly) {
+  accept(1, kAlba, 5.5, 0);
+  facility(1, kAlba).accepted->report.stopped_early = true;
+  EXPECT_THAT(line("  alba"), testing::EndsWith(", it 5.5000"));
+  EXPECT_EQ(global_losses(status_.run_state).at(0).nll, 5.5);
+}
+
 // A run's journal, with the events that the table of losses needs.
 class LossesOfAJournal : public Status {
  protected:

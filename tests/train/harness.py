@@ -294,5 +294,15 @@ def kill_at(checkpoint, job, world_size=1):
     assert any(rank.returncode == -signal.SIGKILL for rank in ended), output
 
 
+def expect_measured_before(report, job):
+    """The report of a stopped job has the losses of its input model; nll_after 0: not measured."""
+    spec = json.loads(job.read_text())
+    assert [found["name"] for found in report["validation"]] == [entry["name"] for entry in spec["validation"]] != []
+    for found, entry in zip(report["validation"], spec["validation"]):
+        expected = evaluate(spec["base_model_path"], entry["path"])
+        assert relative(found["nll_before"], expected["nll"]) < 1e-4
+        assert found["tokens"] == expected["tokens"] and found["nll_after"] == 0 and "accuracy_after" not in found
+
+
 def relative(found, expected):
     return abs(found - expected) / abs(expected)

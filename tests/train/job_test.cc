@@ -844,11 +844,11 @@ TEST_F(WholeJob, ACheckReadsTheShardsOfTrainingAndValidation) {
   spec.validation = {{"it", (dir_ / "absent.tokens").string()}};
   const std::vector<job::CheckedShard> data = check_rank(spec, {}, "cpu", "test").data;
   ASSERT_EQ(data.size(), 2u);
-  EXPECT_EQ(data[0].sequences, 8);
-  EXPECT_EQ(data[0].sequence_length, 20);
-  EXPECT_EQ(data[0].problem, "");
-  EXPECT_EQ(data[1].path, spec.validation[0].path);
-  EXPECT_NE(data[1].problem, "");
+  EXPECT_EQ(data[0].path, spec.validation[0].path);
+  EXPECT_NE(data[0].problem, "");
+  EXPECT_EQ(data[1].sequences, 8);
+  EXPECT_EQ(data[1].sequence_length, 20);
+  EXPECT_EQ(data[1].problem, "");
 }
 
 // Both ranks train on the same sequence. Without dropout, or with the same dropout, their mean

@@ -68,6 +68,14 @@ def test_another_attempt_resumes_a_killed_job(setting):
     assert not (folder / "killed" / "state").exists(), "a finished job needs no checkpoint"
 
 
+def test_a_checkpoint_loads_with_another_size_of_the_validation(setting):
+    folder, job, whole = setting
+    many = dict(steps=MANY, checkpoint_interval=5)
+    kill_after(job("measured", **many), 12)
+    second = harness.train(job("measured", attempt=2, validation_samples=1, **many))
+    assert any("resumed from a checkpoint" in output for output in second.output)
+
+
 def test_a_requeued_job_resumes_in_its_own_folder(setting):
     folder, job, whole = setting
     path = job("requeued", steps=800, checkpoint_interval=7)

@@ -151,7 +151,8 @@ def test_a_signal_to_another_rank_ends_all(setting):
         for rank in ranks:
             rank.kill()
     assert found.codes == [0, 0], found.output
-    assert found.report["stopped_early"] is True and found.report["validation"] == []
+    assert found.report["stopped_early"] is True
+    harness.expect_measured_before(found.report, job)
     assert 1 <= found.report["steps"] == len(found.metrics) < 100000
 
 
@@ -273,7 +274,8 @@ def test_a_signal_after_the_last_step_keeps_the_update(setting):
     job.stopping = True
     job.finish(trained(job), **results)
     report = json.loads((job.folder / "report.json").read_text())
-    assert report["steps"] == 3 and report["stopped_early"] is True and report["validation"] == []
+    assert report["steps"] == 3 and report["stopped_early"] is True
+    assert report["validation"] == [{"name": "it", "tokens": 9, "nll_before": 1.0, "nll_after": 0.0}]
     assert (job.folder / "update/model.safetensors").exists()
 
 
@@ -288,7 +290,9 @@ def test_a_signal_in_an_evaluation_leaves_out_the_incomplete_sets(setting, tmp_p
     job.finish(trained(job), [1.0] * 3, 24, 9, before, after)
     report = json.loads((job.folder / "report.json").read_text())
     assert report["steps"] == 3 and report["stopped_early"] is True
-    assert [result["name"] for result in report["validation"]] == ["first"]
+    loss, count = before["first"]
+    assert report["validation"] == [{"name": "first", "tokens": count, "nll_before": loss, "nll_after": loss},
+                                    {"name": "second", "tokens": count, "nll_before": loss, "nll_after": 0.0}]
 
 
 def test_a_signal_in_a_job_that_only_evaluates_leaves_no_report(setting):
@@ -327,7 +331,8 @@ def test_a_signal_to_another_rank_ends_the_last_validation(setting, tmp_path, mo
     job = setting("job", validation=[("it", tokens)])
     found = outcome(job, harness.start_ranks(job, 2, program=(sys.executable, tmp_path / "program.py")))
     assert found.codes == [0, 0], found.output
-    assert found.report["steps"] == 3 and found.report["stopped_early"] is True and found.report["validation"] == []
+    assert found.report["steps"] == 3 and found.report["stopped_early"] is True
+    harness.expect_measured_before(found.report, job)
     assert (job.parent / "update/model.safetensors").exists()
 
 
@@ -523,5 +528,5 @@ def test_a_script_is_warned(setting):
     assert found.codes == [0], (lines, found.output)
     steps = found.report["steps"]
     assert 1 <= steps < 1000 and found.report["stopped_early"] is True and found.report["samples"] == 8 * steps
-    assert found.report["validation"] == []
+    harness.expect_measured_before(found.report, job)
     assert found.report["tokens"] == harness.train(setting("ours", steps=steps, first_step=2)).report["tokens"]

@@ -65,7 +65,8 @@ def test_a_signalled_job_saves_its_steps(setting, world_size, number):
     outcome = signal_when(job, world_size, [number, number], world_size - 1, steps=3)
     assert outcome.codes == [0] * world_size, outcome.output
     report = outcome.report
-    assert report["stopped_early"] is True and report["validation"] == []
+    assert report["stopped_early"] is True
+    harness.expect_measured_before(report, job)
     assert 3 <= report["steps"] == len(outcome.metrics) < STEPS
     assert report["tokens"] == sum(metric["tokens"] for metric in outcome.metrics)
     assert report["samples"] == 8 * report["steps"]
@@ -97,7 +98,8 @@ def test_a_signal_in_the_last_validation_skips_the_remaining_sets(setting, world
     outcome = signal_when(job, world_size, [signal.SIGUSR1], world_size - 1, after_line="set=it  when=after")
     assert outcome.codes == [0] * world_size, outcome.output
     assert outcome.report["steps"] == 2 and outcome.report["stopped_early"] is True
-    assert [result["name"] for result in outcome.report["validation"]] == ["it"]
+    it, slow = outcome.report["validation"]
+    assert it["nll_after"] > 0 and slow["nll_before"] > 0 and slow["nll_after"] == 0
     harness.load(job.parent / "update")
 
 
@@ -167,7 +169,8 @@ def test_the_python_example_does_the_same(setting):
     outcome = signal_when(job, 1, [signal.SIGTERM], 0, steps=3, program=(sys.executable, example))
     assert outcome.codes == [0], outcome.output
     assert outcome.report["version"] == 2 and outcome.report["stopped_early"] is True
-    assert 3 <= outcome.report["steps"] == len(outcome.metrics) < STEPS and outcome.report["validation"] == []
+    assert 3 <= outcome.report["steps"] == len(outcome.metrics) < STEPS
+    harness.expect_measured_before(outcome.report, job)
     assert outcome.report["samples"] == 8 * outcome.report["steps"]
     harness.load(job.parent / "update")
 

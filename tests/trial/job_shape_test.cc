@@ -145,5 +145,33 @@ TEST(KeptCheck, TheForecastHasTheNodesAndTheWalltimeOfARound) {
                         "does not suffice"));
 }
 
+// A round has 4 times the ranks of the check. The file of an earlier release has no sets.
+TEST(KeptCheck, TheForecastHasTheValidationWithTheSamplesOfNow) {
+  const test::TempDir dir;
+  config::Experiment experiment = experiment_in(dir.path());
+  config::Facility& facility = experiment.facilities.front();
+  Kept kept{.utc = "2026-11-25T06:00:00Z",
+            .settings_sha256 = "",
+            .job = "7",
+            .job_number = 1,
+            .nodes = 1,
+            .ranks = 2,
+            .step_seconds = 1,
+            .step_tokens = 1000,
+            .results = {}};
+  EXPECT_EQ(format_kept(kept).find("validation"), std::string::npos);
+  EXPECT_EQ(parse_kept(format_kept(kept), "kept"), kept);
+  kept.validation = {{.sequences = 360'000, .sequence_length = 100}};  // 400 min on 2 ranks
+  EXPECT_EQ(parse_kept(format_kept(kept), "kept"), kept);
+  make_dirs(kept_file(experiment, facility.name).parent_path());
+  write_file_atomic(kept_file(experiment, facility.name), format_kept(kept));
+  const auto line = [&] {
+    return describe_kept(experiment, facility, {"/x/xffl", "/x/xffl-train"});
+  };
+  EXPECT_THAT(line(), HasSubstr("and 100 min of validation; the walltime of 1 h does not suffice"));
+  facility.training.validation_samples = 36'000;
+  EXPECT_THAT(line(), HasSubstr("and 10 min of validation; the walltime of 1 h suffices"));
+}
+
 }  // namespace
 }  // namespace xffl::trial

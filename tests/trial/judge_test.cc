@@ -290,6 +290,35 @@ TEST(Judge, ARoundMustEndBeforeTheWarning) {
   EXPECT_THAT(tight.problems(), HasSubstr("W walltime: "));
 }
 
+// The documented defaults: a part of a large text, all of it measured before and after the steps.
+TEST(Judge, TheValidationCountsAgainstTheWalltime) {
+  Case large;  // a round takes an hour
+  large.found.report->step_tokens = 13'000;
+  large.expected.max_positions = 2048;
+  large.expected.round_ranks = 8;
+  large.expected.validation = {"/data/v.tokens"};
+  for (job::RankCheck& rank : large.found.ranks)
+    rank.data.push_back({.path = "/data/v.tokens",
+                         .vocab_size = 300,
+                         .sequence_length = 2048,
+                         .sequences = 2'000'000,
+                         .problem = {}});
+  EXPECT_THAT(
+      large.problems(),
+      HasSubstr("W walltime: a round of 3600 steps takes 1 h, 4 node-hours, and 3501 min of "
+                "validation; the walltime of 2 h does not suffice -> limit the validation by "
+                "training.validation_samples (sequences of each set, now 0: all), or raise"));
+  large.expected.round_ranks = 16;
+  EXPECT_THAT(large.problems(), HasSubstr("and 1750 min of validation"));
+  large.expected.resumes = true;
+  large.expected.steps_per_round = 36'000;  // several jobs, each of which would measure first
+  EXPECT_THAT(large.problems(), HasSubstr("training.validation_samples"));
+  large.expected.validation_samples = 1000;
+  EXPECT_THAT(large.problems(), HasSubstr("-> further jobs continue the round"));
+  large.expected.steps_per_round = 3600;
+  EXPECT_EQ(large.problems(), "");
+}
+
 TEST(Judge, ARoundBeyondTheWalltimeAndATightMemory) {
   Case bad;
   bad.found.report->step_seconds = 3;

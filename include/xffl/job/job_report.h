@@ -29,7 +29,7 @@ struct ValidationResult {
   std::string name;
   int64_t tokens = 0;  // predicted tokens
   double nll_before = 0;
-  double nll_after = 0;
+  double nll_after = 0;  // 0 also if not measured: is_measured_after()
   double accuracy_before = 0;
   double accuracy_after = 0;
   bool operator==(const ValidationResult&) const = default;
@@ -58,7 +58,7 @@ struct JobReport {
                               // job, and for a job that stopped and left a checkpoint
   int64_t steps = 0;
   /// The job stopped on a signal ahead of the walltime: `steps` may be fewer than the job's, and
-  /// `validation` lacks the sets that the job did not measure after training.
+  /// `nll_after` is 0 for the sets that the job did not measure after training.
   bool stopped_early = false;
   int64_t samples = 0;         // sequences trained on
   int64_t tokens = 0;          // valid target tokens trained on: the aggregation weight by default
@@ -110,6 +110,11 @@ Json environment_json(const TrainerEnvironment& environment);
 
 /// True for a job that stopped and left a checkpoint, from which another attempt continues.
 bool is_checkpointed(const JobReport& report, const JobSpec& spec);
+
+/// False for a validation set that a job that stopped early did not measure after the training.
+inline bool is_measured_after(const JobReport& report, const ValidationResult& result) {
+  return !report.stopped_early || result.nll_after > 0;
+}
 
 /// Throws kRejected, naming field, expected and found, unless `report` answers exactly this job:
 /// key, base model, steps done (spec.training.steps; from 1 on when stopped_early), samples and

@@ -72,7 +72,7 @@ class Validation {
   /// The time of all calls of measure() of this process.
   double seconds() const { return seconds_; }
 
-  /// The report's entries for the sets measured after training.
+  /// The report's entries for the sets measured before training; `after` may lack the last ones.
   std::vector<job::ValidationResult> results(const Scores& before, const Scores& after) const;
 
  private:

@@ -28,10 +28,12 @@ struct Expected {
   uint64_t needed_bytes = 0;  // in the work folder, for a round; 0: not known
   int64_t vocab_size = 0, max_positions = 0;  // of the model
   int64_t steps_per_round = 0;
-  int round_nodes = 1;               // of a round's job
-  std::chrono::seconds walltime{0};  // of a round's job; 0: no limit
-  std::chrono::seconds warning{0};   // before the walltime: the trainer stops
-  bool resumes = false;              // policy.on_walltime: resume
+  std::vector<std::string> validation{};  // the shards of the validation sets
+  int64_t validation_samples = 0;         // measured of each set; 0: all
+  int round_nodes = 1, round_ranks = 1;   // of a round's job
+  std::chrono::seconds walltime{0};       // of a round's job; 0: no limit
+  std::chrono::seconds warning{0};        // before the walltime: the trainer stops
+  bool resumes = false;                   // policy.on_walltime: resume
 };
 
 /// All results, in the order of the parts of the job. Each fact that would make a round fail is an
@@ -50,13 +52,27 @@ struct RoundSpeed {
 std::optional<RoundSpeed> round_speed(double step_seconds, double step_tokens, int64_t steps,
                                       int nodes);
 
-/// A sentence about a round of `steps` steps: "a round of 40 steps takes 0.8 h, 1.6 node-hours;
-/// the walltime of 12 h suffices"; `suffices` says the last part.
+// The size of a validation set, as a rank has read it.
+struct SetSize {
+  int64_t sequences = 0, sequence_length = 0;
+  bool operator==(const SetSize&) const = default;
+};
+/// The sizes that the first rank has reported; a shard that its file does not list is left out.
+std::vector<SetSize> validation_sizes(const Expected& expected, const Found& found);
+
+/// About the hours of the two validations of a round, before and after its steps, at the
+/// `tokens_per_second` of its training. `samples`: measured of each set; 0: all.
+double validation_hours(const std::vector<SetSize>& sets, int64_t samples,
+                        double tokens_per_second);
+
+/// A sentence about a round of `steps` steps: "a round of 40 steps takes 0.8 h, 1.6 node-hours, and
+/// 5 min of validation; the walltime of 12 h suffices"; `suffices` says the last part.
 struct RoundForecast {
   std::string text;
   bool suffices = true;
+  bool validates_too_long = false;  // the steps would fit, or the first validation does not
 };
-RoundForecast forecast_round(const RoundSpeed& speed, int64_t steps, std::chrono::seconds walltime,
-                             std::chrono::seconds warning);
+RoundForecast forecast_round(const RoundSpeed& speed, int64_t steps, double validation_hours,
+                             std::chrono::seconds walltime, std::chrono::seconds warning);
 
 }  // namespace xffl::trial

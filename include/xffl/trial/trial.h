@@ -49,6 +49,7 @@ struct Kept {
   int job_number = 0;
   int nodes = 0, ranks = 0;
   double step_seconds = 0, step_tokens = 0;  // 0: no steps were measured
+  std::vector<SetSize> validation{};         // absent from the file of an earlier release
   std::vector<CheckResult> results;
   bool operator==(const Kept&) const = default;
 };
