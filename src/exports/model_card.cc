@@ -19,11 +19,11 @@ namespace xffl::exports {
 namespace {
 
 namespace fs = std::filesystem;
+using report::RoundStory;
+using report::RunStory;
 
 constexpr fs::perms kForAll =
     fs::perms::owner_read | fs::perms::owner_write | fs::perms::group_read | fs::perms::others_read;
-using report::RoundStory;
-using report::RunStory;
 
 // A JSON string is a string of YAML, too.
 std::string yaml_text(const std::string& text) {

@@ -187,22 +187,6 @@ std::string read_config(const history::RunFolder& folder, const history::RunStat
   return text;
 }
 
-}  // namespace
-
-std::string advice_of_new_run(const config::Experiment& experiment,
-                              const history::RunFolder& folder,
-                              const history::RunState& run_state) {
-  std::string advice = "start another with `xffl run --new`";
-  if (!run_state.completed && !run_state.cancelled)
-    advice += " (end this one's jobs with `xffl cancel --run " + folder.run().str() + "`)";
-  if (run_state.done().rounds_published == 0) return advice;
-  const bool adapts = experiment.facilities.front().training.lora.rank > 0;
-  return advice + ": from this one's newest model with `" + (adapts ? "adapter" : "model") + ": " +
-         folder.current().string() + "` in xffl.yaml";
-}
-
-namespace {
-
 // The folder of the project as `path` of an earlier configuration had it: `now` is the same path
 // in the present folder. Empty when `now` lies elsewhere, or the paths have no common end.
 std::string earlier_project(const fs::path& path, const fs::path& now, const fs::path& present) {
@@ -232,6 +216,18 @@ std::string identity_here(const config::Experiment& earlier, const config::Exper
 }
 
 }  // namespace
+
+std::string advice_of_new_run(const config::Experiment& experiment,
+                              const history::RunFolder& folder,
+                              const history::RunState& run_state) {
+  std::string advice = "start another with `xffl run --new`";
+  if (!run_state.completed && !run_state.cancelled)
+    advice += " (end this one's jobs with `xffl cancel --run " + folder.run().str() + "`)";
+  if (run_state.done().rounds_published == 0) return advice;
+  const bool adapts = experiment.facilities.front().training.lora.rank > 0;
+  return advice + ": from this one's newest model with `" + (adapts ? "adapter" : "model") + ": " +
+         folder.current().string() + "` in xffl.yaml";
+}
 
 void require_same_training(const config::Experiment& experiment, const history::RunFolder& folder,
                            const history::RunState& run_state) {

@@ -38,13 +38,15 @@ ProcessResult on_nfs(const Project& project, const std::vector<std::string>& arg
   argv.insert(argv.end(), args.begin(), args.end());
   return run_process({.argv = argv, .timeout = std::chrono::seconds(120)});
 }
+bool lacks_namespaces(const ProcessResult& result) {
+  return result.exit_code == 77 || result.err.find("unshare") != std::string::npos;
+}
 
 TEST(NetworkFileSystem, RunsOnlyWithAllowNetworkFs) {
   Project project;
   const std::string path = project.path().string();
   const ProcessResult refused = on_nfs(project, {"run", "-p", path});
-  if (refused.exit_code == 77 || refused.err.find("unshare") != std::string::npos)
-    GTEST_SKIP() << "no mount namespaces here: " << refused.err;
+  if (lacks_namespaces(refused)) GTEST_SKIP() << "no mount namespaces here: " << refused.err;
   EXPECT_EQ(refused.exit_code, exit_code(ErrorKind::kUnsupported)) << refused.err;
   EXPECT_NE(refused.err.find("(nfs4)"), std::string::npos) << refused.err;
   EXPECT_EQ(on_nfs(project, {"render", "alba", "--stage", "-p", path}).exit_code,
@@ -71,8 +73,7 @@ TEST(NetworkFileSystem, TheLockOfAnotherHostHolds) {
   const std::vector<std::string> args = {"run", "-p", project.path().string(),
                                          "--allow-network-fs"};
   const ProcessResult held = on_nfs(project, args);
-  if (held.exit_code == 77 || held.err.find("unshare") != std::string::npos)
-    GTEST_SKIP() << "no mount namespaces here: " << held.err;
+  if (lacks_namespaces(held)) GTEST_SKIP() << "no mount namespaces here: " << held.err;
   EXPECT_EQ(held.exit_code, exit_code(ErrorKind::kBusy)) << held.err;
   EXPECT_NE(held.err.find("pid 1 on elsewhere"), std::string::npos) << held.err;
   std::filesystem::remove(lock);
@@ -347,8 +348,7 @@ TEST(Render, StagesAJobOnANetworkFileSystemWithAllowNetworkFs) {
   set_budgets(project, 30);
   const ProcessResult staged = on_nfs(
       project, {"render", "alba", "--stage", "--allow-network-fs", "-p", project.path().string()});
-  if (staged.exit_code == 77 || staged.err.find("unshare") != std::string::npos)
-    GTEST_SKIP() << "no mount namespaces here: " << staged.err;
+  if (lacks_namespaces(staged)) GTEST_SKIP() << "no mount namespaces here: " << staged.err;
   EXPECT_EQ(staged.exit_code, 0) << staged.err;
   EXPECT_THAT(staged.err, HasSubstr("one machine only"));
   EXPECT_THAT(staged.out, HasSubstr("sbatch"));

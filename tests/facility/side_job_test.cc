@@ -107,41 +107,33 @@ TEST(SideJob, IsPolledOnceInEachInterval) {
   EXPECT_EQ(seen, minutes(2));
 }
 
-// A shared file system shows the report a moment after the job's end.
-TEST(SideJob, TheReportOfALongJobMayBeLate) {
+// Whether a command that polls so often follows its job to a report `late`, when the job ends at
+// `end`.
+bool follows_to_the_report(seconds interval, seconds end, seconds late) {
   test::FakeServices fake;
   const JobId id = submitted_job(fake, submit::JobState::kRunning);
   const config::Facility facility = alba();
-  SideJob job(facility, seconds(1), fake.services, kPlace, {}, {});
-  ASSERT_TRUE(job.is_under_way());
+  SideJob job(facility, interval, fake.services, kPlace, {}, {});
+  EXPECT_TRUE(job.is_under_way());
   fake.clock.on_sleep = [&] {
-    if (fake.clock.elapsed() >= minutes(5)) fake.cluster.set_state(id, submit::JobState::kEnded);
+    if (fake.clock.elapsed() >= end) fake.cluster.set_state(id, submit::JobState::kEnded);
   };
-  EXPECT_TRUE(job.follow([&] { return fake.clock.elapsed() > minutes(5) + seconds(1); }));
+  return job.follow([&] { return fake.clock.elapsed() > late; });
+}
+
+// A shared file system shows the report a moment after the job's end.
+TEST(SideJob, TheReportOfALongJobMayBeLate) {
+  EXPECT_TRUE(follows_to_the_report(seconds(1), minutes(5), minutes(5) + seconds(1)));
 }
 
 // The clients of some shared file systems see new files up to a minute late.
 TEST(SideJob, TheReportMayBeNearlyAMinuteLate) {
-  test::FakeServices fake;
-  const JobId id = submitted_job(fake, submit::JobState::kRunning);
-  const config::Facility facility = alba();
-  SideJob job(facility, seconds(1), fake.services, kPlace, {}, {});
-  ASSERT_TRUE(job.is_under_way());
-  fake.clock.on_sleep = [&] { fake.cluster.set_state(id, submit::JobState::kEnded); };
-  EXPECT_TRUE(job.follow([&] { return fake.clock.elapsed() > seconds(50); }));
+  EXPECT_TRUE(follows_to_the_report(seconds(1), seconds(0), seconds(50)));
 }
 
 // The minute begins with the answer that the job is gone, not with the last query before.
 TEST(SideJob, TheReportMayBeLateBetweenTwoQueries) {
-  test::FakeServices fake;
-  const JobId id = submitted_job(fake, submit::JobState::kRunning);
-  const config::Facility facility = alba();
-  SideJob job(facility, seconds(60), fake.services, kPlace, {}, {});
-  ASSERT_TRUE(job.is_under_way());
-  fake.clock.on_sleep = [&] {
-    if (fake.clock.elapsed() >= seconds(55)) fake.cluster.set_state(id, submit::JobState::kEnded);
-  };
-  EXPECT_TRUE(job.follow([&] { return fake.clock.elapsed() > seconds(80); }));
+  EXPECT_TRUE(follows_to_the_report(seconds(60), seconds(55), seconds(80)));
 }
 
 // Notes the folders in which compute nodes would begin its jobs.

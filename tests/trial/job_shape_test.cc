@@ -124,22 +124,30 @@ TEST_F(CheckByJob, TheKeysOfTheFacilityAreTheExpectations) {
                                       HasSubstr("the walltime of 1 h does not suffice")}));
 }
 
+// A check by a job of one node, with 1000 tokens in a step.
+Kept kept_of_two_ranks(double step_seconds) {
+  return {.utc = "2026-11-25T06:00:00Z",
+          .settings_sha256 = "",
+          .job = "7",
+          .job_number = 1,
+          .nodes = 1,
+          .ranks = 2,
+          .step_seconds = step_seconds,
+          .step_tokens = 1000,
+          .results = {}};
+}
+void write_kept(const config::Experiment& experiment, const Kept& kept) {
+  const auto file = kept_file(experiment, experiment.facilities.front().name);
+  make_dirs(file.parent_path());
+  write_file_atomic(file, format_kept(kept));
+}
+
 // The check's job had one node. The warning comes 5 minutes before the end of a round's walltime.
 TEST(KeptCheck, TheForecastHasTheNodesAndTheWalltimeOfARound) {
   const test::TempDir dir;
   const config::Experiment experiment = experiment_in(dir.path());
   const config::Facility& facility = experiment.facilities.front();
-  const Kept kept{.utc = "2026-11-25T06:00:00Z",
-                  .settings_sha256 = "",
-                  .job = "7",
-                  .job_number = 1,
-                  .nodes = 1,
-                  .ranks = 2,
-                  .step_seconds = 900,
-                  .step_tokens = 1000,
-                  .results = {}};
-  make_dirs(kept_file(experiment, facility.name).parent_path());
-  write_file_atomic(kept_file(experiment, facility.name), format_kept(kept));
+  write_kept(experiment, kept_of_two_ranks(900));
   EXPECT_THAT(describe_kept(experiment, facility, {"/x/xffl", "/x/xffl-train"}),
               HasSubstr("a round of 4 steps takes 1 h, 4 node-hours; the walltime of 1 h "
                         "does not suffice"));
@@ -150,21 +158,12 @@ TEST(KeptCheck, TheForecastHasTheValidationWithTheSamplesOfNow) {
   const test::TempDir dir;
   config::Experiment experiment = experiment_in(dir.path());
   config::Facility& facility = experiment.facilities.front();
-  Kept kept{.utc = "2026-11-25T06:00:00Z",
-            .settings_sha256 = "",
-            .job = "7",
-            .job_number = 1,
-            .nodes = 1,
-            .ranks = 2,
-            .step_seconds = 1,
-            .step_tokens = 1000,
-            .results = {}};
+  Kept kept = kept_of_two_ranks(1);
   EXPECT_EQ(format_kept(kept).find("validation"), std::string::npos);
   EXPECT_EQ(parse_kept(format_kept(kept), "kept"), kept);
   kept.validation = {{.sequences = 360'000, .sequence_length = 100}};  // 400 min on 2 ranks
   EXPECT_EQ(parse_kept(format_kept(kept), "kept"), kept);
-  make_dirs(kept_file(experiment, facility.name).parent_path());
-  write_file_atomic(kept_file(experiment, facility.name), format_kept(kept));
+  write_kept(experiment, kept);
   const auto line = [&] {
     return describe_kept(experiment, facility, {"/x/xffl", "/x/xffl-train"});
   };
