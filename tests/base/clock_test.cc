@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <ctime>
 
@@ -37,6 +38,14 @@ TEST(SystemClock, StopRequestEndsASleep) {
   stop.request_stop();
   EXPECT_FALSE(clock.sleep(std::chrono::hours(1), stop.get_token()));
   EXPECT_TRUE(clock.sleep(std::chrono::milliseconds(1), {}));
+}
+
+// A sleep without a length would flood login nodes with polls.
+TEST(SystemClock, ASleepTakesItsTime) {
+  SystemClock clock;
+  const auto before = clock.monotonic();
+  EXPECT_TRUE(clock.sleep(std::chrono::milliseconds(200), {}));
+  EXPECT_GE(clock.monotonic() - before, std::chrono::milliseconds(200));
 }
 
 }  // namespace

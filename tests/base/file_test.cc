@@ -8,7 +8,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <functional>
 
 #include "support/failing_call.h"
@@ -17,6 +20,16 @@
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "xffl/base/error.h"
+
+namespace {
+
+std::atomic<size_t> most_bytes_of_a_read = SIZE_MAX;
+
+}  // namespace
+
+extern "C" ssize_t pread(int fd, void* to, size_t size, off_t offset) {
+  return ::syscall(SYS_pread64, fd, to, std::min(size, most_bytes_of_a_read.load()), offset);
+}
 
 namespace xffl {
 namespace {
@@ -98,6 +111,16 @@ TEST(RenameDurable, AFileSystemMayRefuseToSyncFolders) {
   if (outcome == kNoFilters) GTEST_SKIP() << "needs filters of system calls (seccomp)";
   EXPECT_EQ(outcome, 0);
   EXPECT_EQ(read_file(dir / "b", 100), "content");
+}
+
+// A failed write of a model would otherwise keep its part of a full disk.
+TEST(TempFile, IsRemovedUnlessItIsPublished) {
+  const test::TempDir dir;
+  {
+    const TempFile dropped(dir / "a");
+    EXPECT_TRUE(std::filesystem::exists(dropped.path()));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
 }
 
 TEST(WriteFileAtomic, ErrorNamesThePathWhenTheFolderIsMissing) {
@@ -211,6 +234,22 @@ TEST(File, WritesAndReadsAtAnOffset) {
   EXPECT_EQ(back.substr(0, 5), text.substr(1, 5));
   EXPECT_THROW(read_at(-1, 0, buffer, path), Error);
   EXPECT_THROW(write_at(-1, 0, buffer, path), Error);
+}
+
+// The kernel returns at most 2 GiB, and a network file system may return less.
+TEST(File, ReadsOnAfterAShortRead) {
+  const test::TempDir dir;
+  std::string text(3000, '\0');
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i % 251);
+  write_file_atomic(dir / "file", text);
+  const UniqueFd fd = open_file(dir / "file", O_RDONLY);
+  std::string back(2500, '?');
+  most_bytes_of_a_read = 999;
+  const size_t count =
+      read_at(fd.get(), 100, std::as_writable_bytes(std::span(back)), dir / "file");
+  most_bytes_of_a_read = SIZE_MAX;
+  EXPECT_EQ(count, back.size());
+  EXPECT_TRUE(back == text.substr(100, 2500));
 }
 
 TEST(RequireSpace, ErrorNamesNeededFreeAndMissingBytes) {

@@ -23,6 +23,7 @@ TEST(ParseJson, BoundsDepthAndSize) {
   const std::string deep = std::string(40, '[') + std::string(40, ']');
   EXPECT_NE(error_of([&] { parse_json(deep, "x.json"); }).find("deeper"), std::string::npos);
   EXPECT_NO_THROW(parse_json("[[1]]", "x", {100, 2}));
+  EXPECT_NO_THROW(parse_json("[{},[],{},[]]", "x", {100, 2})) << "neighbours are no levels";
   EXPECT_NE(error_of([] {
               parse_json("[[[1]]]", "x", {100, 2});
             }).find("deeper"),

@@ -39,6 +39,7 @@ TEST(RemotePath, IsAbsoluteWithoutParentComponents) {
     EXPECT_THROW(RemotePath{bad}, Error) << bad;
   EXPECT_THROW(RemotePath("/a") / "../b", Error);
   EXPECT_THROW(RemotePath("/a") / "/b", Error);
+  EXPECT_THROW(RemotePath("/a") / "", Error) << "the folder itself";
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -12,6 +13,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <thread>
 
 #include "support/await.h"
@@ -106,7 +108,7 @@ TEST(RunProcess, AChildDoesNotInheritBlockedSignals) {
 
 // nohup ignores SIGHUP, and this process ignores SIGPIPE.
 TEST(RunProcess, AChildDoesNotInheritIgnoredSignals) {
-  for (const int ignored : {SIGHUP, SIGPIPE, SIGUSR1}) {
+  for (const int ignored : {SIGHUP, SIGPIPE, SIGTERM, SIGUSR1, SIGUSR2}) {
     const auto before = ::signal(ignored, SIG_IGN);
     const std::string kill = "kill -" + std::to_string(ignored) + " $$; exit 3";
     EXPECT_EQ(run_process({.argv = {"sh", "-c", kill}}).exit_code, 128 + ignored);
@@ -279,6 +281,14 @@ TEST(StartDetached, AppendsBothStreamsToTheOutputFile) {
   EXPECT_EQ(read_file(dir.path() / "log", 100), "hi\noops\nhi\noops\n");
 }
 
+TEST(StartDetached, ErrorNamesAMissingProgram) {
+  const test::TempDir dir;
+  const std::string message = test::message_of(ErrorKind::kNotFound, [&] {
+    start_detached({.argv = {"no-such-program-xffl"}}, dir / "log");
+  });
+  EXPECT_NE(message.find("no-such-program-xffl"), std::string::npos);
+}
+
 // A job may print a secret.
 TEST(StartDetached, CreatesTheOutputFileWithMode0600) {
   const test::TempDir dir;
@@ -300,6 +310,31 @@ TEST(ProcessStartTicks, IdentifiesAProcess) {
   EXPECT_FALSE(process_start_ticks(0x7ffffff0));
 }
 
+TEST(ProcessStartTicks, AreFoundBehindAnyNameOfTheProgram) {
+  EXPECT_EQ(test::in_child([] {
+              const auto before = process_info(::getpid());
+              ::prctl(PR_SET_NAME, "a) R 1 2 3 (b");
+              const auto after = process_info(::getpid());
+              return before && after && before->group == after->group &&
+                             before->start_ticks == after->start_ticks
+                         ? 0
+                         : 1;
+            }),
+            0);
+}
+
+// Some systems hide the processes of other users.
+TEST(ProcessInfo, OfAHiddenProcessIsAbsent) {
+  for (const int error : {EACCES, EPERM, ESRCH}) {
+    const int code = test::in_child([&] {
+      if (!test::fail_calls(SYS_openat, static_cast<unsigned>(error))) return 77;
+      return process_info(::getpid()) ? 1 : 0;
+    });
+    if (code == 77) GTEST_SKIP() << "this system allows no seccomp filter";
+    EXPECT_EQ(code, 0) << error;
+  }
+}
+
 // A job that cannot be seen for a moment has not ended.
 TEST(ProcessInfo, IsNotAbsentWithoutAFreeFileDescriptor) {
   const int code = test::in_child([] {
@@ -310,6 +345,18 @@ TEST(ProcessInfo, IsNotAbsentWithoutAFreeFileDescriptor) {
   });
   if (code == 77) GTEST_SKIP() << "this system allows no seccomp filter";
   EXPECT_EQ(code, 0);
+}
+
+// Scripts and the coordinator's systemd unit act on these numbers.
+TEST(ExitCode, OfEachKindIsTheDocumentedOne) {
+  const std::map<ErrorKind, int> documented = {
+      {ErrorKind::kInternal, 1},   {ErrorKind::kUsage, 2},        {ErrorKind::kConfig, 3},
+      {ErrorKind::kNotFound, 4},   {ErrorKind::kCorrupt, 5},      {ErrorKind::kRejected, 5},
+      {ErrorKind::kIo, 6},         {ErrorKind::kRemote, 7},       {ErrorKind::kBusy, 8},
+      {ErrorKind::kFailed, 9},     {ErrorKind::kUnsupported, 10}, {ErrorKind::kAuth, 11},
+      {ErrorKind::kCancelled, 75},
+  };
+  for (const auto& [kind, code] : documented) EXPECT_EQ(exit_code(kind), code) << to_string(kind);
 }
 
 }  // namespace

@@ -19,6 +19,8 @@ TEST(Scrub, RemovesTokensWithKnownPrefixes) {
     EXPECT_EQ(scrubbed(secret), "[removed]");
   }
   EXPECT_EQ(scrubbed("sk-" + forty), "[removed]");
+  EXPECT_EQ(scrubbed("sk-proj-" + forty), "[removed]");
+  EXPECT_EQ(scrubbed("github_pat_" + std::string(22, 'b') + "_" + forty), "[removed]");
   const std::map<std::string, size_t> shortest = {
       {"hf_", 20},    {"ghp_", 20},        {"gho_", 20},   {"ghu_", 20},  {"ghs_", 20},
       {"ghr_", 20},   {"github_pat_", 20}, {"glpat-", 16}, {"sk-", 20},   {"npm_", 20},

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 
+#include "support/await.h"
 #include "support/refused_threads.h"
 #include "support/thrown.h"
 #include "xffl/base/error.h"
@@ -55,6 +56,26 @@ TEST(BlockWorker, FinishWaitsForTheBlockInWorkAndReportsItsError) {
   worker.put({});
   is_in_work.wait(false);
   EXPECT_EQ(test::message_of(ErrorKind::kIo, [&] { worker.finish(); }), "the disk is full");
+}
+
+// A whole model would otherwise wait for a slow disk in memory.
+TEST(BlockWorker, PutWaitsWhileTheQueueIsFull) {
+  std::atomic<bool> may_work = false;
+  std::atomic<int> num_put = 0;
+  BlockWorker worker(2, [&](const Block&) { may_work.wait(false); });
+  std::jthread producer([&] {
+    for (int i = 0; i < 10; ++i) {
+      worker.put({});
+      ++num_put;
+    }
+  });
+  EXPECT_TRUE(test::await([&] { return num_put >= 2; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_LE(num_put, 3) << "one in work, two in the queue";
+  may_work = true;
+  may_work.notify_all();
+  producer.join();
+  worker.finish();
 }
 
 // A later block that succeeded would hide the hole in the file.

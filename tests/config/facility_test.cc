@@ -142,6 +142,13 @@ TEST(RemoteFacility, TransferHostsMayHaveAnotherUser) {
   EXPECT_EQ(facility.ssh.user, "me");
 }
 
+TEST(RemoteFacility, ItsTrainerAndItsValidationSetsHaveAbsolutePaths) {
+  EXPECT_THAT(problems(site_with("modules:", "trainer: {program: bin/xffl-train}\n    modules:")),
+              HasSubstr("'facilities.alba.trainer.program' is a path at another machine"));
+  EXPECT_THAT(problems(site_with("it.tokens}", "it.tokens, validation: {it: held.tokens}}")),
+              HasSubstr("'facilities.alba.data.validation.it' is a path at another machine"));
+}
+
 TEST(RemoteFacility, ALocalFacilityAfterItMayHaveRelativePaths) {
   const std::string local = "  borea:\n    data: {train: it.tokens}\n";
   EXPECT_THAT(parse(kSite + local).facilities.at(1).train_data, ElementsAre("/project/it.tokens"));

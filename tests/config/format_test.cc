@@ -167,6 +167,7 @@ TEST(FormatTrainingIdentity, ChangesOnlyWithTrainingKeys) {
            {"world_size: 4", "world_size: 2"},
            {"  z:", "  y:"},
            {"[a, \"b c\"]", "[a]"},
+           {"it.v2: x", "it.v2: w"},
            {"workdir: /scratch/me", "workdir: /scratch/you"}})
     EXPECT_NE(with(from, to), identity) << to;
 }

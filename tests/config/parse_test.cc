@@ -122,7 +122,10 @@ TEST(ParseExperiment, TextThatDoesNotFitIsRefused) {
   EXPECT_THAT(problem("{text: a, format: chat, chat_template: chatml, template: '{text}'}"),
               HasSubstr("'template' has no meaning with format: chat"));
   EXPECT_THAT(problem("{text: a, format: ids, mask_prompt: true, prompt_field: p}"),
-              HasSubstr("'mask_prompt' has no meaning with format: ids"));
+              AllOf(HasSubstr("'mask_prompt' has no meaning with format: ids"),
+                    HasSubstr("'prompt_field' has no meaning with format: ids")));
+  EXPECT_THAT(problem("{text: a, format: bin, template: '{text}'}"),
+              HasSubstr("'template' has no meaning with format: bin"));
   EXPECT_THAT(problem("{train: a, format: ids}"),
               HasSubstr("'facilities.brno.data.format' has a meaning only with data.text"));
   EXPECT_THAT(problem("{text: a, validation: {brno: v}}"),
@@ -202,8 +205,10 @@ TEST(ParseExperiment, RulesOnTheLossNeedAValidationSet) {
     return "project: p\nmodel: /m\ntraining: {steps_per_round: 1}\npolicy: {stop_when: {" + rules +
            "}}\nfacilities: {a: {data: {train: t}}}\n";
   };
-  EXPECT_THAT(problems(with("no_better_for: 2")),
-              HasSubstr("error: the rules on the loss need a validation set"));
+  for (const char* rule : {"no_better_for: 2", "loss_below: 2", "gain_per_node_hour: 0.1"})
+    EXPECT_THAT(problems(with(rule)),
+                HasSubstr("error: the rules on the loss need a validation set"))
+        << rule;
   EXPECT_EQ(parse(with("wall_clock: 2d")).policy.stop_when.wall_clock, std::chrono::hours(48));
 }
 
@@ -432,6 +437,26 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"{it: data/it-val.tokens, cs: ../cs-val.tokens}", "data/it-val.tokens",
               "should be a mapping of names to paths"}));
 
+// A blank ahead of PBS's mark hides no directive from qsub.
+TEST(ParseExperiment, ALineOfEnvironmentIsNoIndentedDirective) {
+  EXPECT_THAT(problems(small_with("training: {learning_rate: 1e-4}",
+                                  "environment: [\"  #PBS -l select=9\"]")),
+              HasSubstr("batch directive"));
+}
+
+TEST(ParseExperiment, HooksNeedACommand) {
+  EXPECT_THAT(problems(small_with("rounds: 3", "rounds: 3\nhooks: {on: [run_stopped]}")),
+              HasSubstr("'hooks' needs command"));
+}
+
+// A job of processes would run without the image or the modules.
+TEST(ParseExperiment, AnImageAndModulesNeedAQueueManager) {
+  for (const char* key : {"image: {file: /x.sif}", "modules: cuda/12.2", "login_shell: true"})
+    EXPECT_THAT(problems(small_with("training: {learning_rate: 1e-4}", key)),
+                HasSubstr("has a meaning only with scheduler: slurm"))
+        << key;
+}
+
 TEST(ParseExperiment, TheSmallestRoundCanKeepTheLargestShare) {
   const auto with_policy = [](const std::string& policy) {
     return problems(
@@ -582,6 +607,8 @@ TEST(ParseExperiment, AdaptersAreTheSameAtAllFacilities) {
   EXPECT_THAT(alba("{modules_to_save: [lm_head]}"),
               HasSubstr("'lora' of 'brno' and 'alba' differ"));
   EXPECT_THAT(problems(with(all, "alpha: 8", "alpha: 0")), HasSubstr("'lora.alpha' is 0"));
+  EXPECT_THAT(problems(with(all, "[v_proj, q_proj]", "[]")),
+              HasSubstr("'lora.target_modules' is empty"));
 }
 
 TEST(ParseExperiment, AStartingAdapterNeedsLora) {

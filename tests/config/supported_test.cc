@@ -62,6 +62,8 @@ TEST(Supported, ProblemsAreReportedAtTheKey) {
       {"moment_dtype: bf16\n  precision: fp32", "7", "training.moment_dtype is bf16, but"},
       {"precision: bf16\n  masters: none\n  groups: {count: 2}", "8",
        "training.masters is none, with training.groups that exchange weights"},
+      {"lora: {rank: 4}\n  precision: bf16\n  masters: split", "9",
+       "training.masters is split, with training.lora: adapters are small"},
       {"attention: flash\n  precision: fp32", "7",
        "training.attention is flash, but training.precision is fp32"},
       {"attention: cudnn\n  precision: fp32", "7",

@@ -241,6 +241,13 @@ TEST(CheckReportAnswers, AStopWithoutAnUpdateIsACheckpointWhereTheJobMayWriteOne
   EXPECT_THAT(message_of(ErrorKind::kRejected, check),
               HasSubstr("steps: found 41, expected 0 .. 40"));
   report.steps = 40;
+  report.key.attempt = 2;
+  EXPECT_THAT(message_of(ErrorKind::kRejected, check), HasSubstr("key.attempt"))
+      << "of another job";
+  report.key.attempt = 1;
+  report.base_model_sha256 = std::string(64, 'c');
+  EXPECT_THAT(message_of(ErrorKind::kRejected, check), HasSubstr("base_model_sha256"));
+  report.base_model_sha256 = spec.base_model_sha256;
   spec.on_stop = OnStop::kUpdate;
   EXPECT_FALSE(is_checkpointed(report, spec));
   EXPECT_THAT(message_of(ErrorKind::kRejected, check), HasSubstr("update_sha256"));

@@ -71,7 +71,9 @@ TEST(JobSpec, AskForTheVersionOfEachKindOfAdapter) {
 
 TEST(JobSpec, RelativePathsAreThoseOfItsFolder) {
   test::TempDir dir;
-  write_file_atomic(dir / "job.json", format_job_spec(sample_spec()));
+  JobSpec written = sample_spec();
+  written.train_paths[1] = "it-1.tokens";
+  write_file_atomic(dir / "job.json", format_job_spec(written));
   const JobSpec spec = read_job_spec(dir / "job.json");
   EXPECT_EQ(spec.base_model_path, dir / "../../r0001/global");
   EXPECT_EQ(spec.update_path, dir / "out/update");
@@ -84,8 +86,17 @@ TEST(JobSpec, RelativePathsAreThoseOfItsFolder) {
   EXPECT_EQ(spec.base_model_packed->reference_path, dir / "../../r0000/global");
   EXPECT_EQ(spec.base_model_packed->failure_path, dir / "out/packed.failure");
   EXPECT_EQ(spec.train_paths[0], "/data/it-0.tokens");
+  EXPECT_EQ(spec.train_paths[1], dir / "it-1.tokens");
   EXPECT_EQ(spec.validation[0].path, "/data/it-validation.tokens");
   EXPECT_EQ(spec.validation[1].path, dir / "cs-validation.tokens");
+}
+
+TEST(JobSpec, MayNameThousandsOfShards) {
+  JobSpec spec = sample_spec();
+  spec.train_paths.clear();
+  for (int i = 0; i < 5000; ++i)
+    spec.train_paths.push_back("/data/it-" + std::to_string(i) + ".tokens");
+  EXPECT_EQ(parse_job_spec(format_job_spec(spec), "job.json"), spec);
 }
 
 TEST(JobSpec, PathsMayHaveLettersBeyondAscii) {

@@ -96,6 +96,8 @@ TEST(EndOfWork, IsTheOfferOfAJobThatHasEndedLater) {
   EXPECT_EQ(end(7), 3000) << "the last rank's end";
   start.trained.reset();
   EXPECT_EQ(end(7), 2017) << "the launch and the report's seconds";
+  start.train.reset();
+  EXPECT_EQ(end(7), 2007) << "without a launch: the start of the script";
   EXPECT_EQ(end(), -1) << "the last heartbeat is a bound";
 }
 

@@ -154,6 +154,18 @@ TEST(JobSpec, OfEpochsTrainsUntilTheirEnd) {
   EXPECT_EQ(spec.training.epochs, 2);
 }
 
+// The trainer counts the steps of the earlier rounds' epochs (docs/reference/job_json.md).
+TEST(JobSpec, OfEpochsHasNoFirstStepInALaterRound) {
+  config::Experiment e = experiment();
+  e.facilities[0].training.steps = 0;
+  e.facilities[0].training.epochs = 2;
+  const auto plan = next_round(e, kIdentity, {2, kModel});
+  const job::JobSpec spec = job_spec(e, kIdentity, *plan, plan->facilities[0], 1);
+  EXPECT_EQ(spec.key.round, 3);
+  EXPECT_EQ(spec.training.steps, job::kStepsOfEpochs);
+  EXPECT_EQ(spec.training.first_step, 0);
+}
+
 TEST(JobSpec, TheOptimizerContinuesFromTheAcceptedAttempt) {
   config::Experiment e = experiment();
   const FacilityName alba("alba");

@@ -175,6 +175,33 @@ TEST(AccountingOfARun, AsksForEachJobByItsOwnName) {
   EXPECT_EQ(jobs[1].name, "job-9");
 }
 
+// Each queue manager counts its jobs on its own.
+TEST(AccountingOfARun, TwoFacilitiesMayHaveJobsOfTheSameId) {
+  AccountedRun run;
+  const FacilityName other = SyntheticRun::name(1);
+  const std::vector<FacilityName> both{kSite, other};
+  for (const FacilityName& facility : both) {
+    run.add({1, facility, 1}, history::AttemptOpened{run.nonce(1, 0, 1)});
+    run.add({1, facility, 1}, history::SubmitIntended{"job-of-" + facility.str(), "s"});
+  }
+  for (const FacilityName& facility : both)
+    run.add({1, facility, 1}, history::Submitted{JobId("7"), false, {}});
+  for (const FacilityName& facility : both)
+    run.add({1, facility, 1}, history::AttemptFailed{.reason = "r", .output = "", .usage = {}});
+  const auto jobs = jobs_of(run.events());
+  for (const FacilityName& facility : both) {
+    ASSERT_TRUE(jobs.contains(facility)) << facility.str();
+    ASSERT_EQ(jobs.at(facility).size(), 1u);
+    EXPECT_EQ(jobs.at(facility)[0].name, "job-of-" + facility.str());
+  }
+  const auto totals =
+      make_ledger(run.events(), {}, {{kSite, {accounted(0, 10)}}, {other, {accounted(0, 70)}}})
+          .by_facility();
+  ASSERT_EQ(totals.size(), 2u);
+  EXPECT_EQ(totals.at(kSite).node_seconds.seconds, 20);
+  EXPECT_EQ(totals.at(other).node_seconds.seconds, 140);
+}
+
 TEST(AccountingFile, ReadsWhatItHasWritten) {
   AccountedStart start = accounted(0, 9);
   start.energy_joules = 5;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "report/synthetic_run.h"
+#include "xffl/config/load.h"
 
 namespace xffl::usage {
 namespace {
@@ -149,6 +150,8 @@ TEST(Ledger, CountsACheckpointThatWasContinuedAsUsed) {
   next.end = kBegin + 250;
   run.accept_with(1, 2, usage_of({next}));
   EXPECT_THAT(lines(run.ledger()), ElementsAre("1 0 used job 100", "2 0 used job 50"));
+  run.add({1, kSite, 2}, history::UpdateLost{"both copies are damaged"});
+  EXPECT_THAT(lines(run.ledger()), ElementsAre("1 0 lost job 100", "2 0 lost job 50"));
 }
 
 TEST(Ledger, CountsACheckpointAsLostWhenOnlyAnotherFacilityTriedAgain) {
@@ -295,6 +298,17 @@ TEST(Ledger, ShiftsTimesByTheClockOffsetAndCountsNegativeDurations) {
   backwards.accept_with(1, 1, usage_of({start}));
   EXPECT_EQ(backwards.ledger().rows.front().elapsed, 0);
   EXPECT_EQ(backwards.ledger().clock_anomalies, 1);
+}
+
+TEST(GpusPerNode, AreThoseOfEachFacilitysJobs) {
+  const config::Experiment experiment = config::parse_experiment(
+      "project: p\nmodel: /m\ntraining: {steps_per_round: 1}\nfacilities:\n"
+      "  a: {scheduler: slurm, slurm: {time: 1h, gpus_per_node: 4}, data: {train: /t}}\n"
+      "  b: {scheduler: slurm, slurm: {time: 1h, gpus_per_node: 2}, data: {train: /t}}\n"
+      "  c: {data: {train: /t}}\n",
+      "xffl.yaml", "/p");
+  EXPECT_EQ(gpus_per_node(experiment),
+            (GpusPerNode{{FacilityName("a"), 4}, {FacilityName("b"), 2}}));
 }
 
 TEST(Ledger, DoesNotKnowGpusWithoutTheConfiguration) {
