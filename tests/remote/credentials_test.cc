@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <thread>
+#include <vector>
 
 #include "support/failing_call.h"
 #include "support/temp_dir.h"
@@ -137,6 +138,13 @@ TEST_F(CredentialFiles, AnAgentWithoutAnAnswerHasNoKeys) {
   };
   EXPECT_EQ(look_for_keys(/*hangs_up=*/true), 0);
   EXPECT_EQ(look_for_keys(/*hangs_up=*/false), 0) << "an agent that is silent";
+  ASSERT_EQ(::listen(listener.get(), 0), 0);
+  std::vector<UniqueFd> clients;
+  do clients.emplace_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  while (::connect(clients.back().get(), reinterpret_cast<sockaddr*>(&address), sizeof address) ==
+             0 &&
+         clients.size() < 20);
+  EXPECT_EQ(look_for_keys(/*hangs_up=*/false), 0) << "an agent that takes no more connections";
   ::unsetenv("SSH_AUTH_SOCK");
 }
 

@@ -191,6 +191,19 @@ TEST_F(HostileServerTest, ATrickleDoesNotProlongAShortRead) {
   EXPECT_LT(seconds, 20) << "the bytes need more than 40 s";
 }
 
+// The client of a read serves the later calls.
+TEST_F(HostileServerTest, ACallLongAfterAReadHasItsOwnTimeLimit) {
+  const auto session = make_ssh_session(settings(/*shell=*/false, 2s));
+  const RemotePath file(file_.string());
+  std::vector<std::byte> piece(100);
+  EXPECT_TRUE(session->stat(file));  // connects
+  EXPECT_EQ(session->read(file, 0, piece), piece.size());
+  const int channels = server_->channels("sftp");
+  std::this_thread::sleep_for(2100ms);
+  EXPECT_TRUE(session->stat(file));
+  EXPECT_EQ(server_->channels("sftp"), channels);
+}
+
 // An SFTP server has nothing to say there, and what libssh holds of it grows without end.
 TEST_F(HostileServerTest, AnSftpServerThatFloodsStderrIsGivenUp) {
   HostileServer server;
@@ -236,6 +249,42 @@ TEST_F(HostileServerTest, ATransferWithoutAByteOfTheFileFailsInTime) {
     }
 }
 
+// The short calls before and after the bytes have answers.
+TEST_F(HostileServerTest, AnSftpTransferWithoutAnswersFailsInTime) {
+  for (const uint8_t unanswered : {test::kSftpRead, test::kSftpWrite}) {
+    all({.on_request = [unanswered](const SftpPacket& request) -> std::optional<std::string> {
+          if (request.type != unanswered) return std::nullopt;
+          return "";
+        }},
+        "sftp");
+    const auto session = make_ssh_session(settings(/*shell=*/false, 1s));
+    const Error error = error_in_a_minute([&] {
+      if (unanswered == test::kSftpRead)
+        download_hash(*session, file_);
+      else
+        upload(*session, file_, copy_);
+    });
+    ASSERT_EQ(error.kind(), ErrorKind::kRemote) << error.what();
+  }
+}
+
+// The window of the channel closes inside the file.
+TEST_F(HostileServerTest, AnSftpUploadThatTheServerStopsReadingFailsInTime) {
+  const auto is_over = std::make_shared<std::atomic<bool>>(false);
+  all({.on_request = [is_over](const SftpPacket& request) -> std::optional<std::string> {
+        while (request.type == test::kSftpWrite && !*is_over) std::this_thread::sleep_for(10ms);
+        return std::nullopt;
+      }},
+      "sftp");
+  SshSettings patient = settings(/*shell=*/false, 2s);
+  patient.streams = 1;  // the short calls of another channel would fail in time
+  patient.timeouts.keepalive = patient.timeouts.silence = 120s;
+  const auto session = make_ssh_session(patient);
+  const Error error = error_in_a_minute([&] { upload(*session, file_, copy_); });
+  *is_over = true;
+  EXPECT_EQ(error.kind(), ErrorKind::kRemote) << error.what();
+}
+
 // The file exceeds the window of a channel.
 TEST_F(HostileServerTest, AFileThatNoCommandTakesFailsInTime) {
   all({.takes_per_second = 0});
@@ -258,6 +307,7 @@ TEST_F(HostileServerTest, ACommandThatNeverAnswersFailsInTime) {
       [&] {
         session->put_files(folder, std::vector<NewFile>{{"a", "b"}});
       },
+      [&] { upload(*session, file_, copy_); },
   };
   for (const auto& call : calls) {
     const Error error = error_in_a_minute(call);
@@ -376,6 +426,24 @@ TEST_F(HostileServerTest, BytesBeyondThoseOfARequestAreNotRead) {
   const auto piece = std::as_writable_bytes(std::span(memory)).first(100);
   EXPECT_EQ(session->read(RemotePath(file_.string()), 0, piece), 100u);
   EXPECT_EQ(memory, std::string(100, 'x') + std::string(3900, '-'));
+}
+
+// The server may answer each request with a part of the bytes, several times for one read.
+TEST_F(HostileServerTest, SeveralShortAnswersGiveTheWholeFile) {
+  all({.on_answer =
+           [](const SftpPacket& answer) {
+             if (answer.type != test::kSftpData) return answer.bytes();
+             const std::string part = answer.body.substr(4, 20'000);  // behind its length
+             return SftpPacket{test::kSftpData, answer.id, test::sftp_string(part)}.bytes();
+           }},
+      "sftp");
+  const auto session = make_ssh_session(settings(false));
+  EXPECT_EQ(download_hash(*session, file_), hash_);
+  constexpr uint64_t kOffset = 1'000'003;  // a transfer that continues
+  std::string part(300'000, '\0');
+  const auto out = std::as_writable_bytes(std::span(part));
+  EXPECT_EQ(session->read(RemotePath(file_.string()), kOffset, out), part.size());
+  EXPECT_TRUE(part == read_file(file_, 2 * kFileBytes).substr(kOffset, part.size()));
 }
 
 // A session keeps an SFTP client for weeks, and a server has a limit of open files.
@@ -509,6 +577,26 @@ TEST_F(HostileServerTest, AFailedCloseIsAnIoError) {
   const std::vector<std::byte> bytes(4);
   EXPECT_EQ(error_of([&] { session->write(RemotePath(copy_.string()), 0, bytes); }).kind(),
             ErrorKind::kIo);
+}
+
+// A listing that fails is not whole, and a file that stays is not removed.
+TEST_F(HostileServerTest, AFailedListingOrRemovalIsAnIoError) {
+  for (const uint8_t failing : {test::kSftpReaddir, test::kSftpRemove}) {
+    all({.on_request = [failing](const SftpPacket& request) -> std::optional<std::string> {
+          if (request.type != failing) return std::nullopt;
+          return test::sftp_status(request.id, 4);
+        }},
+        "sftp");
+    const auto session = make_ssh_session(settings(false));
+    const RemotePath file(file_.string());
+    const Error error = error_of([&] {
+      if (failing == test::kSftpReaddir)
+        session->list(file.parent());
+      else
+        session->remove_tree(file);
+    });
+    EXPECT_EQ(error.kind(), ErrorKind::kIo) << error.what();
+  }
 }
 
 // The first SFTP server answers each request when the next one arrives.

@@ -89,6 +89,15 @@ TEST_F(LocalSession, DoesNotBlockOnAFifo) {
   EXPECT_EQ(kind_of([&] { read_text(*session_, at("fifo"), 10); }), ErrorKind::kCorrupt);
 }
 
+// A loop of links in place of a disk that does not answer: the file may be there.
+TEST_F(LocalSession, ANameThatCannotBeExaminedIsNotAbsent) {
+  write_file_atomic(dir_ / "file", "x");
+  fs::create_symlink("loop", dir_ / "loop");
+  EXPECT_FALSE(session_->stat(at("file/below")));
+  EXPECT_EQ(kind_of([&] { session_->stat(at("loop/below")); }), ErrorKind::kIo);
+  EXPECT_EQ(kind_of([&] { session_->remove_tree(at("loop/below")); }), ErrorKind::kIo);
+}
+
 TEST_F(LocalSession, RemovesALinkAndKeepsItsTarget) {
   fs::create_directories(dir_ / "kept/sub");
   write_file_atomic(dir_ / "kept/sub/file", "x");

@@ -4,11 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 
+#include "support/failing_call.h"
 #include "support/fake_session.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
@@ -132,6 +134,27 @@ TEST_F(ShellFiles, ANameThatCannotBeExaminedIsNotAbsent) {
   }
 }
 
+// The account has lost the right to enter the folder, which may hold a finished update.
+TEST_F(ShellFiles, AFolderThatCannotBeEnteredIsNotAbsent) {
+  constexpr int kNoOtherUser = 77;
+  constexpr uid_t kNobody = 65534;
+  fs::create_directories(here_);
+  fs::permissions(dir_.path(), fs::perms(0755));
+  fs::permissions(here_, fs::perms::none);
+  const int outcome = test::in_child([&] {
+    if (::geteuid() == 0 && ::setuid(kNobody) != 0) return kNoOtherUser;
+    try {
+      look({{"one", 10}});
+      return 1;
+    } catch (const Error& error) {
+      return error.kind() == ErrorKind::kIo ? 0 : 2;
+    }
+  });
+  fs::permissions(here_, fs::perms(0700));
+  if (outcome == kNoOtherUser) GTEST_SKIP() << "root cannot become another user here";
+  EXPECT_EQ(outcome, 0);
+}
+
 TEST_F(ShellFiles, AProgramThatFailsTellsOfNoAbsence) {
   fs::create_directories(here_);
   write_file_atomic(here_ / "one", "1");
@@ -188,6 +211,23 @@ TEST_F(ShellFiles, AFailedSyncGivesNoFile) {
   EXPECT_FALSE(put_with_sync("[ \"$1\" != ./two.tmp ]"));
   EXPECT_FALSE(fs::exists(here_ / "one"));
   EXPECT_FALSE(put_with_sync("[ \"$1\" != . ]")) << "the names may be lost";
+}
+
+TEST_F(ShellFiles, AFileThatGetsNoNameIsAnError) {
+  const auto put = [&] {
+    put_by_shell(run_in(*session_), folder_, std::vector<NewFile>{{"one", "1"}});
+  };
+  with_program("mv", "echo 'mv: Stale file handle' >&2; exit 1",
+               [&] { EXPECT_EQ(test::kind_of(put), ErrorKind::kIo); });
+}
+
+TEST_F(ShellFiles, AFolderThatCannotBeMadeIsAnError) {
+  write_file_atomic(dir_ / "file", "x");
+  folder_ = RemotePath((dir_ / "file/below").string());
+  const auto put = [&] {
+    put_by_shell(run_in(*session_), folder_, std::vector<NewFile>{{"one", "1"}});
+  };
+  EXPECT_EQ(test::kind_of(put), ErrorKind::kIo);
 }
 
 TEST_F(ShellFiles, IncompleteContentsGiveNoFile) {

@@ -1,6 +1,7 @@
 // Hosts that ask for a code or a password.
 #include "asking_host.h"
 #include "connector.h"
+#include "known_hosts.h"
 #include "ssh_test.h"
 #include "support/fake_clock.h"
 #include "wire.h"
@@ -62,10 +63,14 @@ TEST_F(SshKeyboard, OnlyAUserAnswersThePrompts) {
 // The host answers only after the approval on the phone.
 TEST_F(SshKeyboard, WaitsForAnApprovalOnAPhone) {
   settings_.timeouts.log_in = std::chrono::seconds(1);
-  host_->approval = std::chrono::milliseconds(1500);
-  int questions = 0;
-  log_in(settings_, [&](const std::string&, bool) { return ++questions, std::string("123456"); });
-  EXPECT_EQ(questions, 2) << "the code and the name, once each";
+  for (const bool by_password : {false, true}) {
+    wants(by_password ? std::vector<int>{SSH_AUTH_METHOD_PASSWORD}
+                      : std::vector<int>{SSH_AUTH_METHOD_INTERACTIVE});
+    host_->approval = std::chrono::milliseconds(1500);
+    int questions = 0;
+    log_in(settings_, [&](const std::string&, bool) { return ++questions, std::string("123456"); });
+    EXPECT_EQ(questions, by_password ? 1 : 2) << "the password, or the code and the name, once";
+  }
 }
 
 TEST_F(SshKeyboard, AsksForAPassword) {
@@ -96,6 +101,18 @@ TEST_F(SshKeyboard, WithoutAKeyTheMessageNamesTheLogIn) {
   const Error error = error_of([&] { make_ssh_session(settings_)->stat(RemotePath("/")); });
   EXPECT_EQ(error.kind(), ErrorKind::kAuth) << error.what();
   EXPECT_THAT(error.what(), HasSubstr("set ssh.keys, or run 'xffl login test' on a terminal"));
+  int questions = 0;
+  const Ask ask = [&](const std::string&, bool) { return ++questions, std::string("123456"); };
+  // The host accepts the log-in and offers no service.
+  error_of([&] { make_ssh_session(settings_, nullptr, ask)->stat(RemotePath("/")); });
+  EXPECT_EQ(questions, 2) << "a user of the session's terminal needs no key";
+}
+
+TEST_F(SshKeyboard, AUserLogsInBesideAnExpiredCertificate) {
+  sshd_->certify("-2h:-1h", test::own_user());
+  int questions = 0;
+  log_in(settings_, [&](const std::string&, bool) { return ++questions, std::string("123456"); });
+  EXPECT_EQ(questions, 2);
 }
 
 // The prompts of a jump host reach the user, too, with the host's name.
@@ -140,6 +157,18 @@ TEST_F(SshKeyboard, ASessionPromptsOrWaitsForLogIn) {
   EXPECT_EQ(questions, 4);
   log_in(*waiting, ask);
   EXPECT_EQ(questions, 4) << "already connected";
+}
+
+// The coordinator has lost its terminal, and `xffl login` brings the answers.
+TEST_F(SshKeyboard, ALogInAsksItsOwnUser) {
+  const auto session =
+      make_ssh_session(settings_, nullptr, [](const std::string&, bool) -> std::string {
+        throw Error(ErrorKind::kAuth, "the terminal was closed");
+      });
+  EXPECT_EQ(error_of([&] { session->stat(RemotePath("/")); }).kind(), ErrorKind::kAuth);
+  int questions = 0;
+  log_in(*session, [&](const std::string&, bool) { return ++questions, std::string("123456"); });
+  EXPECT_EQ(questions, 2);
 }
 
 TEST_F(SshKeyboard, StopsPromptingAfterTwoRefusals) {
@@ -210,9 +239,14 @@ TEST_F(SshKeyboard, ALinkLostDuringTheLogInIsNoRefusal) {
     host_.reset();
     return std::string("123456");
   };
-  const Error error = error_of([&] { log_in(settings_, ask); });
+  test::FakeClock clock;
+  const auto limits = std::make_shared<ConnectionLimits>(clock);
+  Connector connector(settings_, limits);
+  const Error error = error_of([&] { connector.get(&ask); });
   EXPECT_EQ(error.kind(), ErrorKind::kRemote) << error.what();
   EXPECT_THAT(error.what(), HasSubstr("the link was lost while logging in"));
+  EXPECT_GT(limits->wait(host_label(settings_.hosts[0])), std::chrono::nanoseconds(0))
+      << "the next attempt waits";
 }
 
 }  // namespace

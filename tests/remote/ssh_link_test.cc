@@ -1,9 +1,12 @@
 // One connection to a real sshd, with and without faults.
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <ctime>
 #include <iostream>
 #include <thread>
 
@@ -11,6 +14,7 @@
 #include "known_hosts.h"
 #include "ssh_test.h"
 #include "support/fake_clock.h"
+#include "support/free_port.h"
 #include "support/hostile_server.h"
 #include "xffl/base/log.h"
 
@@ -95,6 +99,11 @@ TEST_F(SshLink, ATimeoutAndAStopEndTheWait) {
   expect_works(*session);
   const auto start = SteadyClock::now();
   EXPECT_EQ(error_of([&] { run(*session, {"sleep", "30"}, 300ms); }).kind(), ErrorKind::kRemote);
+  const std::string input(8u << 20, 'x');  // exceeds the window of a channel
+  EXPECT_EQ(error_of([&] {
+              session->run({"sleep", "30"}, input, 1s, {});
+            }).kind(),
+            ErrorKind::kRemote);
   std::stop_source stop;
   std::jthread stopper([&] {
     std::this_thread::sleep_for(200ms);
@@ -156,6 +165,45 @@ TEST_F(SshLink, ASilentCommandIsNotADeadLink) {
   std::this_thread::sleep_for(3s);  // an idle link is alive, too
   expect_works(*session);
   EXPECT_EQ(sshd.connections(), 1);
+}
+
+// A site kills processes of its login nodes that use much CPU time, the coordinator's as well.
+TEST_F(SshLink, AnIdleConnectionUsesNoCpuTime) {
+  test::Sshd sshd;
+  Connector connector(sshd.settings());
+  const auto connection = connector.get();
+  connection->with([](ssh_session session) {  // more than the socket takes at once
+    for (int i = 0; i < 400; ++i) ssh_send_ignore(session, std::string(20'000, 'x').c_str());
+  });
+  Channel::exec(connection, "true", deadline_in(60s), {});
+  const std::clock_t before = std::clock();
+  std::this_thread::sleep_for(2s);
+  EXPECT_LT(std::clock() - before, CLOCKS_PER_SEC / 10);
+}
+
+// A frozen host accepts connections; the other thread waits for it up to its time limit.
+TEST_F(SshLink, AStopEndsTheWaitForTheAttemptOfAnotherThread) {
+  test::Sshd sshd;
+  const SshSettings settings = sshd.settings();
+  sshd.stop();
+  const UniqueFd silent = test::listen_on(sshd.port());
+  Connector connector(settings);
+  std::stop_source connects, waits;
+  ErrorKind ended_by{};
+  std::jthread other([&] {
+    const StopScope scope(connects.get_token());
+    ended_by = error_of([&] { connector.get(); }).kind();
+  });
+  pollfd attempt{silent.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&attempt, 1, 60'000), 1);
+  waits.request_stop();
+  {
+    const StopScope scope(waits.get_token());
+    EXPECT_EQ(error_of([&] { connector.get(); }).kind(), ErrorKind::kCancelled);
+  }
+  connects.request_stop();
+  other.join();
+  EXPECT_EQ(ended_by, ErrorKind::kCancelled) << "the attempt had ended before the wait for it";
 }
 
 TEST_F(SshLink, ReconnectsAfterAKilledServer) {
@@ -295,6 +343,21 @@ TEST_F(SshLink, AFacilityThatWaitsForItsUserLeavesTheJumpHostToOthers) {
   EXPECT_EQ(connector.get()->name(), host_label(down.settings().hosts[0]));
 }
 
+TEST_F(SshLink, AUserWhoLogsInDoesNotWaitForANodeThatWasDown) {
+  test::Sshd jump, refusing({.authorize_key = false}), down;
+  test::FakeClock clock;
+  SshSettings settings = both(refusing, down);
+  settings.jump = through({&jump}, down).jump;
+  Connector connector(settings, std::make_shared<ConnectionLimits>(clock));
+  down.stop();
+  EXPECT_EQ(error_of([&] { connector.get(); }).kind(), ErrorKind::kAuth);
+  down.start();
+  clock.advance(1min);
+  EXPECT_EQ(error_of([&] { connector.get(); }).kind(), ErrorKind::kAuth) << "without a user";
+  const Ask ask = [](const std::string&, bool) { return std::string("unasked"); };
+  EXPECT_EQ(connector.get(&ask)->name(), host_label(down.settings().hosts[0]));
+}
+
 TEST_F(SshLink, AnOutageOfTheJumpHostIsNoneOfTheLogInNode) {
   test::Sshd jump, refusing({.authorize_key = false}), good;
   test::FakeClock clock;
@@ -337,6 +400,25 @@ TEST_F(SshLink, SeveralFailedWritesLeaveANodeOnce) {
   EXPECT_EQ(connector.get(), other);
 }
 
+// A node with a second factor refuses a log-in without prompts.
+TEST_F(SshLink, ARefusedChangeOfTheNodeForbidsNoLogIn) {
+  test::Sshd bad, other;
+  test::FakeClock clock;
+  Connector connector(both(bad, other), std::make_shared<ConnectionLimits>(clock));
+  const auto connection = connector.get();
+  const auto keys = other.dir() / "authorized_keys", away = other.dir() / "away";
+  std::filesystem::rename(keys, away);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_FALSE(connector.leave(connection, "a full disk"));
+    clock.advance(31min);
+  }
+  EXPECT_EQ(other.connections(), 2);
+  std::filesystem::rename(away, keys);
+  bad.stop();
+  EXPECT_TRUE(test::await([&] { return !connection->alive(); }));
+  EXPECT_EQ(connector.get()->name(), host_label(other.settings().hosts[0]));
+}
+
 TEST_F(SshLink, FurtherConnectionsFollowTheChangeOfTheNode) {
   test::Sshd bad, good;
   Connector connector(both(bad, good));
@@ -344,6 +426,52 @@ TEST_F(SshLink, FurtherConnectionsFollowTheChangeOfTheNode) {
   EXPECT_TRUE(connector.leave(connector.get(), "a full disk"));
   for (const auto& connection : connector.get_several(3))
     EXPECT_EQ(connection->name(), host_label(good.settings().hosts[0]));
+}
+
+// A call of another thread gets its answer only after the change of the node.
+TEST_F(SshLink, AnSftpClientOfTheNodeThatWasLeftServesNoLaterCall) {
+  if (!test::HostileServer::missing().empty()) GTEST_SKIP() << test::HostileServer::missing();
+  std::atomic<bool> is_held = false, is_left = false;
+  std::atomic<int> looks = 0;
+  test::HostileServer bad;
+  bad.set([&](const std::string&) {
+    const auto held = std::make_shared<std::string>();
+    test::HostileServer::Behaviour behaviour;
+    behaviour.on_request = [&,
+                            held](const test::SftpPacket& request) -> std::optional<std::string> {
+      if (request.type == test::kSftpExtended) return test::sftp_status(request.id, 4);
+      if (request.type != test::kSftpLstat) return std::nullopt;
+      ++looks;
+      if (request.body.find("/slow") == std::string::npos) return std::nullopt;
+      *held = test::sftp_status(request.id, 2);
+      is_held = true;
+      return "";
+    };
+    behaviour.on_step = [&, held](ssh_session, ssh_channel channel) {
+      if (!is_left || held->empty()) return false;
+      ssh_channel_write(channel, held->data(), static_cast<uint32_t>(held->size()));
+      held->clear();
+      return true;
+    };
+    return behaviour;
+  });
+  test::Sshd good;
+  SshSettings settings = good.settings();
+  settings.hosts.insert(settings.hosts.begin(), bad.settings().hosts[0]);
+  std::ofstream(good.known_hosts(), std::ios::app) << read_file(bad.settings().known_hosts, 10'000);
+  const auto session = make_ssh_session(settings);
+  const RemotePath key(good.key().string()), folder = key.parent();
+  EXPECT_TRUE(session->stat(key));  // connects
+  std::jthread other([&] { EXPECT_FALSE(session->stat(folder / "slow")); });
+  EXPECT_TRUE(test::await([&] { return is_held.load(); }));
+  const Error error = error_of([&] { session->rename(key, folder / "renamed"); });
+  EXPECT_EQ(error.kind(), ErrorKind::kRemote) << error.what();
+  is_left = true;
+  other.join();
+  const int before = looks;
+  EXPECT_TRUE(session->stat(key));
+  EXPECT_EQ(looks.load(), before);
+  EXPECT_EQ(good.connections(), 1);
 }
 
 // A login node whose log-in shell starts no command while a file exists.
@@ -806,6 +934,22 @@ TEST_F(SshLink, WhereStatDoesNotStartNoFileIsAbsent) {
     EXPECT_EQ(error.kind(), ErrorKind::kUnsupported) << error.what();
     EXPECT_THAT(error.what(), HasSubstr("libacl.so"));
   }
+  write_file_atomic(dir / "stat", "#!/bin/sh\necho 'stat: Stale file handle' >&2\nexit 1\n", 0755);
+  EXPECT_EQ(error_of([&] { session->stat(key); }).kind(), ErrorKind::kIo);
+}
+
+// Behind the noise SFTP does not work. The patterns of a shell match no name in a folder that the
+// account cannot read.
+TEST_F(SshLink, AFolderThatCommandsCannotReadIsNotEmpty) {
+  test::TempDir dir;
+  const std::string here = dir.path().string();
+  test::Sshd sshd({.before_login = "echo noise; PATH=" + here + ":$PATH; export PATH"});
+  const auto session = make_ssh_session(sshd.settings());
+  EXPECT_TRUE(session->list(RemotePath(here)).empty());
+  write_file_atomic(dir / "ls", "#!/bin/sh\necho 'ls: Permission denied' >&2\nexit 2\n", 0755);
+  const Error error = error_of([&] { session->list(RemotePath(here)); });
+  EXPECT_EQ(error.kind(), ErrorKind::kIo) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("Permission denied"));
 }
 
 TEST_F(SshLink, WaitsForASlowLogInShell) {

@@ -82,6 +82,15 @@ TEST_F(SshLogIn, DoesNotOfferAKeyThatOthersCanRead) {
   EXPECT_EQ(sshd.count("Accepted"), 0);
 }
 
+TEST_F(SshLogIn, AnUnusableOrRefusedKeyDoesNotHideTheOthers) {
+  test::Sshd sshd;
+  auto settings = sshd.settings();
+  settings.keys = {sshd.make_key("readable"), sshd.make_key("refused"), sshd.key()};
+  std::filesystem::permissions(settings.keys[0], std::filesystem::perms(0640));
+  expect_works(*make_ssh_session(settings));
+  EXPECT_EQ(sshd.count("Accepted publickey"), 1);
+}
+
 TEST_F(SshLogIn, UsesTheCertificateOfTheKey) {
   test::Sshd sshd({.authorize_key = false});
   sshd.certify("-1m:+2h", test::own_user());
@@ -219,6 +228,22 @@ TEST_F(SshLogIn, RefusedFurtherConnectionsForbidNoLogIn) {
   }
 }
 
+// The name may lead to a second node, whose key is not trusted.
+TEST_F(SshLogIn, AWrongKeyOfAFurtherConnectionEndsNoTransfer) {
+  test::Sshd sshd;
+  test::FakeClock clock;
+  Connector connector(sshd.settings(), std::make_shared<ConnectionLimits>(clock));
+  const auto connection = connector.get();
+  const std::string known = read_file(sshd.known_hosts(), 10'000);
+  write_file_atomic(sshd.known_hosts(), known.substr(0, known.find(' ') + 1) +
+                                            read_file(sshd.dir() / "ca.pub", 10'000));
+  EXPECT_EQ(connector.get_several(3), std::vector{connection});
+  write_file_atomic(sshd.known_hosts(), known);
+  EXPECT_EQ(connector.get_several(3).size(), 1u) << "a pause after the failure";
+  clock.advance(5min);
+  EXPECT_EQ(connector.get_several(3).size(), 3u);
+}
+
 TEST_F(SshLogIn, ADisconnectionAfterTooManyKeysIsARefusal) {
   test::Sshd sshd({.config = {"MaxAuthTries 2"}, .authorize_key = false});
   auto settings = sshd.settings();
@@ -311,6 +336,16 @@ TEST_F(SshLogIn, UsesTheAgentsCertificateAndItsExpiry) {
   EXPECT_GT(credential_expiry(settings).value() - SystemClock().utc(), 119min) << "the latest one";
   settings.agent = false;
   expect_kind(error_of([&] { expect_works(*make_ssh_session(settings)); }), ErrorKind::kAuth);
+  settings.agent = true;
+  const auto time_left = [&] { return credential_expiry(settings).value() - SystemClock().utc(); };
+  settings.keys = {sshd.dir() / "absent"};
+  EXPECT_GT(time_left(), 119min) << "the agent has the only credential";
+  settings.keys = {sshd.key()};
+  EXPECT_LT(time_left(), 61min) << "a log-in offers the named key first";
+  settings.keys = {};
+  make_dirs(sshd.dir() / "home/.ssh");
+  write_file_atomic(sshd.dir() / "home/.ssh/id_rsa", "a private key\n");
+  EXPECT_GT(time_left(), 119min) << "a log-in offers the agent's keys first";
 }
 
 TEST_F(SshLogIn, AKeyAddedToTheAgentIsTriedAfterTwoRefusals) {
@@ -493,9 +528,16 @@ TEST_F(SshLogIn, AHostKeyThatIsWrongForAWhileIsAskedForAgain) {
   log_in(*restored, [](const std::string&, bool) { return std::string("unasked"); });
   expect_works(*restored);
   EXPECT_EQ(sshd.connections(), 3) << "a user need not wait";
+  for (const pid_t pid : sshd.session_processes()) ::kill(pid, SIGKILL);
+  EXPECT_TRUE(test::await([&] {  // reconnects after the lost link
+    const test::Thrown lost = test::thrown_by([&] { expect_works(*restored); });
+    EXPECT_NE(lost.kind, ErrorKind::kAuth) << "the right key ends the pause: " << lost.message;
+    return lost.kind != ErrorKind::kRemote;
+  }));
+  const int before = sshd.connections();
   clock.advance(1min);
   expect_works(*waiting);
-  EXPECT_EQ(sshd.connections(), 4);
+  EXPECT_EQ(sshd.connections(), before + 1);
 }
 
 // One of two log-in nodes shows a new key: the other one serves, and the log says it once.
@@ -704,6 +746,29 @@ TEST_F(SshLogIn, WaitsForTheLimitBeforeItConnects) {
   const auto began = std::chrono::steady_clock::now();
   expect_kind(error_of([&] { connector.get(); }), ErrorKind::kRemote);
   EXPECT_GE(std::chrono::steady_clock::now() - began, 800ms);
+}
+
+// The host was down for a while, and is down for a moment much later.
+TEST_F(SshLogIn, AnAcceptedLogInEndsTheLongPauses) {
+  test::Sshd sshd;
+  test::FakeClock clock;
+  const auto limits = std::make_shared<ConnectionLimits>(clock);
+  const std::string label = host_label(sshd.settings().hosts[0]);
+  Connector connector(sshd.settings(), limits);
+  const auto fail = [&] {
+    clock.advance(1min);
+    expect_kind(error_of([&] { connector.get(); }), ErrorKind::kRemote);
+  };
+  sshd.stop();
+  for (int i = 0; i < 4; ++i) fail();
+  EXPECT_GT(limits->wait(label), 5s);
+  sshd.start();
+  clock.advance(1min);
+  const auto connection = connector.get();
+  sshd.stop();
+  ASSERT_TRUE(test::await([&] { return !connection->alive(); }));
+  fail();
+  EXPECT_LE(limits->wait(label), 1250ms);
 }
 
 // As `xffl doctor` does, which asks one facility after the other.

@@ -208,6 +208,8 @@ TEST_F(SshTransfer, WorksWithAServerThatAllowsFewChannels) {
     EXPECT_TRUE(session->stat(RemotePath(file.string())));
     upload(*session, file, copy);
     EXPECT_EQ(sha256_file(copy), hash);
+    EXPECT_TRUE(session->stat(RemotePath(file.string())));
+    expect_works(*session);  // perhaps in the channel of the idle SFTP client
     std::vector<std::jthread> threads;
     for (int i = 0; i < 4; ++i) threads.emplace_back([&] { expect_works(*session); });
     threads.clear();
@@ -243,6 +245,23 @@ TEST_F(SshTransfer, ARefusedChannelWaitsForAFreeOne) {
   const Error error = error_of([&] { Channel::exec(connection, "true", deadline_in(1500ms), {}); });
   EXPECT_EQ(error.kind(), ErrorKind::kRemote);
   EXPECT_THAT(error.what(), HasSubstr("waiting for a free channel"));
+}
+
+TEST_F(SshTransfer, ARefusedChannelLeavesThoseThatTheServerAllows) {
+  test::Sshd sshd({.config = {"MaxSessions 2"}});
+  Connector connector(sshd.settings());
+  const auto connection = connector.get();
+  const auto start = [&](std::chrono::milliseconds patience) {
+    return Channel::exec(connection, "cat", deadline_in(patience), {});
+  };
+  const Channel one = start(20s);
+  {
+    const Channel two = start(20s);
+    EXPECT_EQ(error_of([&] { start(1500ms); }).kind(), ErrorKind::kRemote);
+  }
+  bool has_second = false;
+  connection->with([&](ssh_session) { has_second = connection->take_channel(); });
+  EXPECT_TRUE(has_second);
 }
 
 // A frozen server: the kernel and libssh hold the sent bytes until it goes on.
@@ -380,6 +399,47 @@ TEST_F(SshTransfer, AWriteOfTooFewBytesIsAnIoError) {
   const Error error = error_of([&] { session->upload(copy, 0, 3000, [](auto...) {}, {}); });
   EXPECT_EQ(error.kind(), ErrorKind::kIo);
   EXPECT_THAT(error.what(), HasSubstr("1000 of 3000 bytes arrived"));
+}
+
+// A file system may report a full disk when dd closes the file, behind its last byte.
+TEST_F(SshTransfer, AnUploadByACommandThatFailsAtItsEndIsAnIoError) {
+  test::TempDir dir;
+  write_file_atomic(dir / "dd", "#!/bin/sh\n/bin/dd \"$@\"\nexit 1\n", 0755);
+  test::Sshd sshd({.before_login = "PATH=" + dir.path().string() + ":$PATH; export PATH"});
+  const auto session = make_ssh_session(sshd.settings());
+  const RemotePath copy((sshd.dir() / "copy").string());
+  const Error error = error_of([&] { session->upload(copy, 0, 3000, [](auto...) {}, {}); });
+  EXPECT_EQ(error.kind(), ErrorKind::kIo) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("exit code 1"));
+}
+
+// Behind the noise SFTP does not work, and commands read small files.
+TEST_F(SshTransfer, BytesBeyondThoseOfAReadByACommandAreRejected) {
+  test::TempDir dir;
+  write_file_atomic(dir / "dd", "#!/bin/sh\n/bin/dd \"$@\"\nexec head -c 1000 /dev/zero\n", 0755);
+  write_file_atomic(dir / "file", std::string(100, 'x'));
+  test::Sshd sshd(
+      {.before_login = "echo noise; PATH=" + dir.path().string() + ":$PATH; export PATH"});
+  const auto session = make_ssh_session(sshd.settings());
+  const RemotePath file((dir / "file").string());
+  std::string memory(4000, '-');
+  const auto piece = std::as_writable_bytes(std::span(memory)).first(100);
+  EXPECT_EQ(error_of([&] { session->read(file, 0, piece); }).kind(), ErrorKind::kIo);
+  EXPECT_EQ(memory, std::string(4000, '-'));
+}
+
+// A source may keep a state, as the meter of a push does.
+TEST_F(SshTransfer, OneThreadAtATimeReadsTheSource) {
+  test::Sshd sshd;
+  const auto session = make_ssh_session(sshd.settings());
+  std::atomic<int> num_inside = 0, num_overlaps = 0;
+  const Source source = [&](uint64_t, std::span<std::byte>) {
+    if (++num_inside > 1) ++num_overlaps;
+    std::this_thread::sleep_for(5ms);
+    --num_inside;
+  };
+  session->upload(RemotePath((sshd.dir() / "copy").string()), 0, 9u << 20, source, {});
+  EXPECT_EQ(num_overlaps.load(), 0);
 }
 
 // At a limit of processes the calling thread sends the ranges of the missing threads.

@@ -240,6 +240,24 @@ TEST_F(TrustCommand, ReachesALoginNodeThroughTwoJumpHosts) {
   EXPECT_EQ(inner.connections(), 1);
 }
 
+// The run goes to the second log-in node while the first one is down.
+TEST_F(TrustCommand, EachLoginNodeIsPinnedAlsoAfterARefusedOne) {
+  test::Sshd first, second;
+  write_project(first);
+  add_line("\"127.0.0.1:" + std::to_string(first.port()) + "\"",
+           ", \"127.0.0.1:" + std::to_string(second.port()) + "\"");
+  const auto refused = xffl({"trust", "alba", "--yes", fingerprint_of(second)});
+  EXPECT_EQ(refused.exit_code, exit_code(ErrorKind::kAuth)) << refused.out;
+  EXPECT_THAT(refused.out, HasSubstr("pinned in ")) << "the second node's key";
+  const std::string shown = xffl({"doctor", "alba"}).out;
+  EXPECT_THAT(shown, HasSubstr("FAILED  host key         127.0.0.1 is not trusted yet"));
+  EXPECT_THAT(shown, HasSubstr("ok      host key         127.0.0.1 is pinned"));
+  const auto trusted = xffl({"trust", "alba", "--yes", fingerprint_of(first)});
+  EXPECT_EQ(trusted.exit_code, 0) << trusted.err;
+  EXPECT_THAT(trusted.out,
+              HasSubstr("127.0.0.1 port " + std::to_string(second.port()) + " is trusted: "));
+}
+
 TEST_F(TrustCommand, DoctorNamesATransferHostAndTrustPinsIt) {
   test::Sshd login, transfer;
   write_project(login);
@@ -252,6 +270,11 @@ TEST_F(TrustCommand, DoctorNamesATransferHostAndTrustPinsIt) {
   const auto trusted = xffl({"trust", "alba", "--yes", fingerprint_of(transfer)});
   EXPECT_EQ(trusted.exit_code, 0) << trusted.err;
   EXPECT_EQ(transfer.connections(), 1);
+  std::ofstream(transfer.dir() / "authorized_keys", std::ios::app)
+      << read_file(login.dir() / "id.pub", 10'000);
+  const auto logged_in = xffl({"login", "alba"});
+  EXPECT_EQ(logged_in.exit_code, 0) << logged_in.err;
+  EXPECT_GE(transfer.connections(), 2) << "the host may ask its own questions";
 }
 
 TEST_F(TrustCommand, TheWizardPinsAKeyOnlyAfterAYes) {

@@ -1,10 +1,13 @@
 // Verification by chunk: kept chunks, repaired chunks, and the bytes that travel twice.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #include <cerrno>
 #include <fstream>
+#include <utility>
 
 #include "folders.h"
 #include "support/failing_call.h"
@@ -102,6 +105,22 @@ TEST_F(FetchChunks, FetchesAgainTheBytesThatTheDiskCannotRead) {
   }
 }
 
+// RLIMIT_FSIZE stands for a disk that becomes full at the last write: all bytes have arrived.
+TEST_F(FetchChunks, ReportsAFailedWriteOfTheLastBytes) {
+  struct rlimit usual {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &usual), 0);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit limit { kSize - 3, usual.rlim_max };
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const ErrorKind kind = test::kind_of([&] { fetch_now(); });
+  ::setrlimit(RLIMIT_FSIZE, &usual);
+  ::signal(SIGXFSZ, handler);
+  EXPECT_EQ(kind, ErrorKind::kIo);
+  EXPECT_FALSE(fs::exists(to_));
+  fetch_now();
+  expect_complete();
+}
+
 TEST_F(FetchChunks, AChunkThatArrivesWrongOnceIsFetchedAgainAlone) {
   class Once final : public test::FakeSession {
    public:
@@ -169,7 +188,8 @@ TEST_F(FetchChunks, AManifestWithoutChunksIsVerifiedAsAWhole) {
 
 TEST_F(FetchChunks, ReportsTheFolderThatLacksSpace) {
   const uint64_t huge = uint64_t{1} << 49;
-  checkpoint::Manifest manifest{{{"x", huge, std::string(64, 'a')}}};
+  checkpoint::Manifest manifest{
+      {{"x", huge, std::string(64, 'a')}, {"y", 5, std::string(64, 'a')}}};
   facility_.put("/out/manifest.json", checkpoint::format_manifest(manifest));
   const Error error = error_of(
       [&] { fetch(facility_, from_, manifest.root_sha256(), uint64_t{1} << 50, to_, {}); });
@@ -192,6 +212,8 @@ TEST_F(FetchChunks, AFetchThatContinuesNeedsSpaceForTheRestOnly) {
   fs::resize_file(dir_ / "update.part/.x.part", huge - 1);
   stop.request_stop();
   EXPECT_EQ(error_of(fetch_huge).kind(), ErrorKind::kCancelled);
+  fs::rename(dir_ / "update.part/.x.part", dir_ / "update.part/x");
+  EXPECT_EQ(error_of(fetch_huge).kind(), ErrorKind::kCancelled) << "under its final name";
 }
 
 TEST_F(FetchChunks, ASmallModelNeedsTwoQueries) {
@@ -264,6 +286,19 @@ TEST_P(PushChunks, ADamagedBlockIsSentAgainAlone) {
   bytes[2 * kChunk + 1] ^= 1;
   facility_.put(part_, bytes);
   EXPECT_EQ(push_now().moved_bytes, kSize - 6 * kChunk + kBlock);
+  expect_complete();
+}
+
+// Another program may cut the file between two answers of the facility.
+TEST_P(PushChunks, APartFileThatShrinksDuringItsCheckIsSentAgain) {
+  interrupt_after(6 * kChunk + 5000);
+  bool is_cut = false;
+  link_.after_stat = [&](const RemotePath& path) {
+    if (path.str() == part_ && !std::exchange(is_cut, true))
+      facility_.put(part_, facility_.content(part_).substr(0, 2 * kChunk + 10));
+  };
+  EXPECT_EQ(push_now().moved_bytes, kSize - 2 * kChunk);
+  EXPECT_TRUE(is_cut);
   expect_complete();
 }
 
@@ -361,6 +396,7 @@ class PushToFacility : public PushChunks {
 
 TEST_P(PushToFacility, ReportsTheFolderThatLacksSpace) {
   files_["model.safetensors"] = noise(20u << 20, 5);
+  files_["tokenizer.json"] = "{}\n";  // the last file needs the least
   put_local(dir_ / "model", files_);
   facility_.free = 20u << 20;
   const Error error = error_of([&] { push_now(); });
@@ -460,17 +496,23 @@ TEST(PushCopies, LinksFilesOfAnotherModelInsteadOfSendingThem) {
   test::TempDir dir;
   const auto local = remote::make_local_session();
   const fs::path models = fs::canonical(dir.path()) / "models";
-  Files files = {{"model-1", noise(9'000'000, 1)}, {"model-2", noise(10'000'000, 2)}, {"t", "t"}};
+  Files files = {{"model-0", noise(5'000'000, 4)},
+                 {"model-1", noise(9'000'000, 1)},
+                 {"model-2", noise(10'000'000, 2)},
+                 {"t", "t"}};
   put_local(dir / "first", files);
   push(*local, dir / "first", manifest_of(files), RemotePath((models / "aa").string()), {});
   files["model-2"] = noise(10'000'000, 3);
-  Files renamed = {{"other-name", files["model-1"]}, {"model-2", files["model-2"]}};
+  Files renamed = {{"model-0", files["model-0"]},
+                   {"other-name", files["model-1"]},
+                   {"model-2", files["model-2"]}};
   put_local(dir / "second", renamed);
   EXPECT_EQ(
       push(*local, dir / "second", manifest_of(renamed), RemotePath((models / "bb").string()), {})
           .moved_bytes,
       10'000'000u);
   EXPECT_TRUE(local_files(models / "bb") == with_manifest(renamed));
+  EXPECT_EQ(fs::hard_link_count(models / "bb/model-0"), 2u);
   EXPECT_EQ(fs::hard_link_count(models / "bb/other-name"), 2u);
   EXPECT_EQ(fs::hard_link_count(models / "bb/model-2"), 1u);
 

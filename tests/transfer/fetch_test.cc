@@ -47,6 +47,30 @@ TEST_F(Fetch, DownloadsManySmallFiles) {
   expect_complete();
 }
 
+// A model of several gigabytes has several files.
+TEST_F(Fetch, ContinuesInTheSecondOfTwoLargeFiles) {
+  files_ = {{"model-1", noise(5'000'000, 1)}, {"model-2", noise(6'000'000, 2)}};
+  put_remote(facility_, from_.str(), files_);
+  link_.drop_after(8'000'000);
+  error_of([&] { fetch_now(); });
+  link_.reconnect();
+  const fs::path begun = dir_ / "update.part/.model-2.part";
+  ASSERT_TRUE(fs::exists(begun));
+  const uint64_t there = fs::file_size(begun);
+  EXPECT_GT(there, 2'990'000u);
+  EXPECT_EQ(fetch_now().moved_bytes, 6'000'000u - there);
+  expect_complete();
+}
+
+// The log-in node has limits for a user's processes; the site names hosts for large transfers.
+TEST_F(Fetch, LargeFilesUseTheBulkSession) {
+  test::FaultySession mover(facility_);
+  fetch({link_, mover}, from_, manifest_of(files_).root_sha256(), 1u << 30, to_, {});
+  expect_complete();
+  EXPECT_LT(link_.bytes_passed(), 3000u);
+  EXPECT_EQ(mover.bytes_passed(), 9'000'001u);
+}
+
 // Rejects a query whose answer is longer than the output of one command.
 class CommandSession : public test::FakeSession {
  public:
