@@ -106,6 +106,27 @@ TEST_F(DeployImage, WithoutApptainerItIsNotStarted) {
   EXPECT_EQ(linked(), done.file.filename());
 }
 
+TEST_F(DeployImage, AnImageForATrainerOfTheUsersOwnIsNotStarted) {
+  make_image("exit 1");
+  ImagePlace own = place();
+  own.trainer.clear();
+  const DeployedImage done = deploy_image({*session_, *session_}, image(), own, {});
+  EXPECT_EQ(done.started, "");
+  EXPECT_THAT(done.why_not, HasSubstr("has a trainer of its own"));
+  EXPECT_EQ(linked(), done.file.filename());
+}
+
+TEST_F(DeployImage, ALinkThatCannotBeMovedIsAnError) {
+  deploy(*session_);
+  const std::string good = linked();
+  make_dirs(there().parent_path() / ".xffl-link");  // in the way of the new link
+  make_image("echo xffl-train 0.1.0");
+  const Error error = error_of([&] { deploy(*session_); });
+  EXPECT_EQ(error.kind(), ErrorKind::kIo);
+  EXPECT_THAT(error.what(), HasSubstr("cannot move the link"));
+  EXPECT_EQ(linked(), good);
+}
+
 TEST_F(DeployImage, AFileOfOtherOriginStays) {
   make_dirs(there().parent_path());
   write_file_atomic(there(), "mine");
@@ -134,12 +155,16 @@ TEST_F(DeployImage, RemovesItsOwnFilesOnly) {
   deploy(*session_);
   write_file_atomic(dir_ / "site/xffl-notes.sif", "mine");
   write_file_atomic(dir_ / "site/xffl-original.sif", "mine, with as many letters as a hash");
+  const std::vector<std::string> foreign = {"mine-0a1b2c3d.sif", "xffl-0a1b2c3d.txt",
+                                            "xffl-0a1b2c3d-mine.sif"};
+  for (const std::string& name : foreign) write_file_atomic(dir_ / "site" / name, "mine");
   EXPECT_EQ(deployed_images(*session_, place().file).size(), 2u);
   remove_images(*session_, place().file, {});
   EXPECT_FALSE(fs::exists(fs::symlink_status(there())));
   EXPECT_TRUE(deployed_images(*session_, place().file).empty());
   EXPECT_EQ(read_file(dir_ / "site/xffl-notes.sif", 100), "mine");
   EXPECT_TRUE(fs::exists(dir_ / "site/xffl-original.sif"));
+  for (const std::string& name : foreign) EXPECT_TRUE(fs::exists(dir_ / "site" / name)) << name;
   fs::create_symlink("xffl-notes.sif", there());
   remove_images(*session_, place().file, {});
   EXPECT_EQ(read_file(there(), 100), "mine") << "a link of the user's";

@@ -20,6 +20,7 @@
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/base/process.h"
 #include "xffl/config/load.h"
 #include "xffl/facility/job_script.h"
 #include "xffl/submit/slurm.h"
@@ -388,8 +389,13 @@ TEST_F(DeployByJob, ContinuesAfterEachInterruption) {
 TEST_F(DeployByJob, ARemovalCancelsTheJob) {
   hold();
   stopped_deployment();
+  std::string owner;  // "JOB ..."
+  ASSERT_TRUE(
+      test::await([&] { return !(owner = read_file(job(1) / "claim/owner", 1000)).empty(); }));
+  EXPECT_TRUE(process_start_ticks(std::stoi(owner)));
   cancel();
   EXPECT_THAT(states_, Contains(HasSubstr("is cancelled")));
+  EXPECT_FALSE(process_start_ticks(std::stoi(owner))) << "the job goes on";
   remove(*link_, facility_.workdir, {});
   release();
   EXPECT_FALSE(fs::exists(programs()));
@@ -586,6 +592,7 @@ TEST(DeployJobScript, IsOneShortTaskWithEveryQueueManager) {
         some_bundle());
     EXPECT_EQ(shape.shape().nodes, 1) << name;
     EXPECT_EQ(shape.shape().tasks_per_node, 1) << name;
+    EXPECT_EQ(shape.world_size, 1) << name;
     EXPECT_EQ(shape.shape().walltime, std::chrono::minutes(30)) << name;
     const std::string script = script_of(shape);
     EXPECT_THAT(script, HasSubstr("sh place.sh ")) << name;

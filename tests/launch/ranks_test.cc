@@ -81,10 +81,16 @@ TEST(RunRanks, OnlyARankThatSharesThePortGetsIt) {
 }
 
 TEST(RunRanks, IgnoresTheRendezvousOfAnOuterLaunch) {
-  ProcessSpec spec = launcher(1, "echo $MASTER_ADDR $MASTER_PORT");
-  spec.env = {{"MASTER_ADDR", "outer.example"}, {"MASTER_PORT", "1"}};
+  ProcessSpec spec =
+      launcher(1, "echo $MASTER_ADDR $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_PORT");
+  spec.env = {{"MASTER_ADDR", "outer.example"},
+              {"MASTER_PORT", "1"},
+              {"RANK", "5"},
+              {"LOCAL_RANK", "4"},
+              {"WORLD_SIZE", "9"},
+              {"LOCAL_WORLD_SIZE", "8"}};
   const ProcessResult result = run_process(spec);
-  EXPECT_THAT(result.out, testing::StartsWith("[0] 127.0.0.1 "));
+  EXPECT_THAT(result.out, testing::StartsWith("[0] 127.0.0.1 0 0 1 1 "));
   EXPECT_THAT(result.out, testing::Not(testing::EndsWith(" 1\n")));
 }
 

@@ -129,6 +129,22 @@ TEST(LauncherSignals, ForwardsSigusr1AndContinues) {
   EXPECT_EQ(launcher.wait(), 0);
 }
 
+// A rank knows the warning before the walltime; a process that it has started may not.
+TEST(LauncherSignals, SendsSigusr1ToNoChildOfARank) {
+  Launcher launcher(1,
+                    "sleep 300 & child=$!; trap 'warned=yes' USR1; touch ready.$RANK; "
+                    "for i in $(seq 1000); do [ -z \"$warned\" ] || break; sleep 0.02; done; "
+                    "kill -TERM $child; wait $child; exit $?");
+  launcher.signal(SIGUSR1);
+  EXPECT_EQ(launcher.wait(), 128 + SIGTERM) << "the end of the child";
+}
+
+// Slurm kills a job's processes 30 s after SIGTERM (KillWait).
+TEST(LauncherSignals, RanksHaveMostOfSlurmsTimeToSaveTheirWork) {
+  EXPECT_GE(RankSpec().signal_grace, std::chrono::seconds(20));
+  EXPECT_LT(RankSpec().signal_grace, std::chrono::seconds(30));
+}
+
 TEST(LauncherSignals, AnIgnoredHangupStaysIgnored) {
   ProcessSpec spec = launcher(1, "kill -HUP $PPID; sleep 0.3; echo alive");
   spec.argv.insert(spec.argv.begin(), "nohup");
@@ -148,6 +164,23 @@ TEST(LauncherSignals, AStoppedLaunchDoesNotWaitForItsReader) {
   const ProcessResult result = run_process(spec);
   EXPECT_FALSE(result.timed_out);
   EXPECT_EQ(result.exit_code, 128 + SIGTERM);
+}
+
+// The same for a signal that comes when the rank has ended and only its output is left.
+TEST(LauncherSignals, ASignalAfterTheRanksEndsTheWaitForAReader) {
+  const test::TempDir dir;
+  ProcessSpec spec = launcher(1,
+                              "setsid sh -c 'touch apart; while kill -0 '$$'; do sleep 0.05; done; "
+                              "kill -TERM '$PPID </dev/null >/dev/null 2>&1 &\n"
+                              "until [ -e apart ]; do sleep 0.02; done; yes | head -c 100000",
+                              200);
+  spec.argv.insert(spec.argv.begin(),
+                   {"sh", "-c", "mkfifo out; exec 3<>out; exec \"$@\" >&3", "sh"});
+  spec.cwd = dir.path();
+  spec.timeout = std::chrono::seconds(60);
+  const ProcessResult result = run_process(spec);
+  EXPECT_FALSE(result.timed_out);
+  EXPECT_EQ(result.exit_code, 0);
 }
 
 TEST(LauncherSignals, RestoresHandlersAfterTheCall) {

@@ -58,7 +58,10 @@ TEST(FluxAnswers, StatesAreRead) {
   EXPECT_EQ(status_of("RUN|-|-|16|3590.5|-").ends_in, std::chrono::seconds(3590));
   EXPECT_EQ(status_of("RUN|-|-|16|inf|-").ends_in, std::nullopt);
   EXPECT_TRUE(status_of("CLEANUP|-|-|16|-|-").is_ending);
+  EXPECT_FALSE(status_of("RUN|-|-|16|3590.5|-").is_ending);
   EXPECT_EQ(status_of("INACTIVE|COMPLETED|0|16|-|-").state, JobState::kEnded);
+  for (const char* ended : {"FAILED|1|16|-|-", "FAILED|1|16|-|exec", "TIMEOUT|142|16|-|timeout"})
+    EXPECT_EQ(status_of("INACTIVE|" + std::string(ended)).state, JobState::kEnded) << ended;
   EXPECT_EQ(status_of("INACTIVE|FAILED|1|16|-|-").cause, EndCause::kOrdinary);
   EXPECT_EQ(status_of("INACTIVE|FAILED|1|16|-|exec").cause, EndCause::kInfrastructure);
   EXPECT_EQ(status_of("INACTIVE|FAILED|1|16|-|node-failure").cause, EndCause::kInfrastructure);

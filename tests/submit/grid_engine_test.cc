@@ -7,11 +7,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "grid_engine_commands.h"
 #include "support/fake_clock.h"
 #include "support/fake_session.h"
+#include "support/temp_dir.h"
 #include "support/thrown.h"
+#include "xffl/base/file.h"
 #include "xffl/job/fields.h"
 #include "xffl/submit/queue_manager.h"
 
@@ -161,6 +164,7 @@ TEST(GridEngineQueue, ReadsTheStatesOfQstat) {
   for (const char* letters : {"r", "t", "Rr", "Rt", "s", "S", "T", "tT", "Rs"})
     EXPECT_EQ(state(letters), JobState::kRunning) << letters;
   for (const char* letters : {"qw", "Rq", "w"}) EXPECT_EQ(state(letters), JobState::kPending);
+  EXPECT_FALSE(read_grid_engine_state("r", false).is_ending);
   EXPECT_EQ(state("hqw"), JobState::kHeld);
   EXPECT_EQ(state("hqw", true), JobState::kPending);
   for (const char* letters : {"", "z", "pending", "r r", "?", "é", "rr\n"})
@@ -318,10 +322,60 @@ TEST(GridEngineAccounting, EachStartOfManyJobsIsShownOnce) {
   EXPECT_EQ(grid_engine_starts(session, {}, jobs, {}).size(), 150u);
 }
 
+// A name without a record, of a job that waits or runs, comes before one with a record.
+TEST(GridEngineAccounting, AnUnknownNameHidesNoOther) {
+  const test::TempDir dir;
+  write_file_atomic(dir / "qacct", R"sh(#!/bin/sh
+case $2 in
+  unknown) echo "error: job name unknown not found" >&2; exit 1 ;;
+  broken) echo "cannot open the accounting" >&2; exit 1 ;;
+  *) echo "record of $2" ;;
+esac
+)sh");
+  std::filesystem::permissions(dir / "qacct", std::filesystem::perms::owner_all);
+  const auto session = remote::make_local_session();
+  const auto ask = [&](const std::vector<std::string>& names) {
+    std::vector<std::string> argv = kCommands.accounting(names);
+    argv.insert(std::find(argv.begin(), argv.end(), "sh"),
+                "PATH=" + dir.path().string() + ":/usr/bin:/bin");
+    return session->run(argv, "", std::chrono::seconds(20), {});
+  };
+  const CommandResult answer = ask({"unknown", "job-a", "job-b"});
+  EXPECT_EQ(answer.exit_code, 0) << answer.err;
+  EXPECT_EQ(answer.out, "record of job-a\nrecord of job-b\nxffl-end\n");
+  EXPECT_NE(ask({"broken", "job-a"}).exit_code, 0);
+}
+
+// A sum of node-hours without some of the jobs would look like the whole one.
+TEST(GridEngineAccounting, AFailureHidesNoStarts) {
+  test::FakeSession session;
+  CommandResult answer{1, "", "cannot open the accounting\n"};
+  session.on_run = [&](const std::vector<std::string>&, const std::string&) { return answer; };
+  const std::vector<SubmittedJob> jobs{{JobId("9"), kName}};
+  const auto ask = [&] { grid_engine_starts(session, {}, jobs, {}); };
+  EXPECT_EQ(test::kind_of(ask), ErrorKind::kRemote);
+  answer = {0, record("9", "0", "0"), ""};  // no end mark
+  EXPECT_EQ(test::kind_of(ask), ErrorKind::kRemote);
+}
+
+// `stoppable`: each command ends at a stop request.
+struct StoppableSession : test::FakeSession {
+  std::vector<std::chrono::milliseconds> timeouts;
+  bool stoppable = true;
+
+  CommandResult run(const std::vector<std::string>& argv, const std::string& text,
+                    std::chrono::milliseconds timeout, std::stop_token stop) override {
+    timeouts.push_back(timeout);
+    stoppable = stoppable && stop.stop_possible();
+    return FakeSession::run(argv, text, timeout, stop);
+  }
+};
+
 class GridEngineScheduler : public testing::Test {
  protected:
   GridEngineScheduler() {
     session_->on_run = [this](const std::vector<std::string>& argv, const std::string&) {
+      clock_.advance(round_trip_);
       std::string line;
       for (const std::string& word : argv) line += word + " ";
       for (const char* program : {"qdel", "qacct", "qstat", "qsub"})
@@ -340,13 +394,47 @@ class GridEngineScheduler : public testing::Test {
   }
 
   test::FakeClock clock_;
-  std::shared_ptr<test::FakeSession> session_ = std::make_shared<test::FakeSession>();
+  std::shared_ptr<StoppableSession> session_ = std::make_shared<StoppableSession>();
+  std::chrono::seconds round_trip_{0};  // the time of a command
   std::map<std::string, CommandResult> answers_{{"qstat", {0, queue("", ""), ""}},
                                                 {"qacct", {0, "xffl-end\n", ""}}};
   std::vector<std::string> asked_;
   std::string hangs_;  // a program
   std::shared_ptr<Scheduler> scheduler_ = make_grid_engine_scheduler({}, session_, clock_);
 };
+
+TEST_F(GridEngineScheduler, EachAnswerShowsTheFacilitysClock) {
+  EXPECT_FALSE(scheduler_->clock_offset());
+  round_trip_ = std::chrono::seconds(2);
+  const double here = 1767225600;  // FakeClock
+  status_of("9");
+  ASSERT_TRUE(scheduler_->clock_offset());
+  EXPECT_EQ(*scheduler_->clock_offset(),
+            (ClockOffset{.offset = static_cast<double>(kNow) - here - 0.5, .error = 1.5}));
+}
+
+TEST_F(GridEngineScheduler, EachCommandHasTheTimeLimitAndEndsAtAStop) {
+  GridEngineSettings settings;
+  settings.settle_time = std::chrono::seconds(7);
+  settings.command_timeout = std::chrono::seconds(13);
+  scheduler_ = make_grid_engine_scheduler(settings, session_, clock_);
+  std::stop_source source;
+  const std::stop_token stop = source.get_token();
+  const SubmittedJob running{JobId("9"), kName}, ended{JobId("8"), kName};
+  answers_["qsub"] = {0, "9\n", ""};
+  answers_["qstat"].out = queue(job("running", "9", "r"), "");
+  answers_["qdel"] = {0, "me has registered the job 9 for deletion\n", ""};
+  scheduler_->submit(kRequest, stop);
+  scheduler_->find(kRequest, stop);
+  scheduler_->query(std::span(&ended, 1), stop);
+  scheduler_->cancel(running, stop);
+  verify_grid_engine(*session_, settings, kRequest, stop);
+  grid_engine_starts(*session_, settings, std::span(&ended, 1), stop);
+  EXPECT_THAT(asked_, ElementsAre("qsub", "qstat", "qacct", "qstat", "qacct", "qstat", "qdel",
+                                  "qsub", "qacct"));
+  EXPECT_THAT(session_->timeouts, testing::Each(settings.command_timeout));
+  EXPECT_TRUE(session_->stoppable);
+}
 
 TEST_F(GridEngineScheduler, AJobThatNobodyMentionsIsUnknown) {
   EXPECT_EQ(status_of("9").state, JobState::kUnknown);
@@ -368,6 +456,17 @@ TEST_F(GridEngineScheduler, AsksTheAccountingOnlyForJobsThatLeftTheQueue) {
       record("9", "26  : opening input/output file", "0") + record("9", "0", "0") + "xffl-end\n";
   EXPECT_EQ(status_of("9").state, JobState::kEnded);
   EXPECT_EQ(status_of("9").native, "exit status 0") << "the last start counts";
+}
+
+TEST_F(GridEngineScheduler, HalfAnAnswerOfQstatIsNoEmptyQueue) {
+  const std::string whole = queue(job("running", "9", "r"), "");
+  answers_["qstat"] = {0, whole.substr(0, whole.find("<queue_info>")), ""};
+  EXPECT_EQ(test::kind_of([&] { status_of("9"); }), ErrorKind::kRemote);
+  EXPECT_EQ(test::kind_of([&] { scheduler_->find(kRequest, {}); }), ErrorKind::kRemote);
+  EXPECT_EQ(test::kind_of([&] {
+              scheduler_->cancel({JobId("9"), kName}, {});
+            }),
+            ErrorKind::kRemote);
 }
 
 // Grid Engine gives old ids to new jobs.

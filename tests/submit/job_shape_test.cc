@@ -48,11 +48,20 @@ TEST(OneTask, HasTheSlotsOfOneGridEngineNode) {
 
 TEST(OneTask, AndAShortJobHaveTheChunkOfAPbsNode) {
   QueueSettings settings("pbs");
+  settings.as<PbsSettings>().nodes = 4;
+  settings.as<PbsSettings>().tasks_per_node = 8;
   settings.as<PbsSettings>().chunk = {"mem=480gb"};
   settings.manager().shorten(settings, 2, std::chrono::minutes(15));
   settings.manager().one_task(settings);
   EXPECT_THAT(pbs_options(settings.as<PbsSettings>(), "job-a", RemotePath("/s/a1")),
-              testing::Contains("-l select=1:ncpus=1:mpiprocs=1:mem=480gb"));
+              testing::Contains("-l select=1:ncpus=8:mpiprocs=1:mem=480gb"));
+}
+
+TEST(QueueManagers, AreAskedOnceAMinute) {
+  for (const QueueManager* manager : queue_managers()) {
+    if (manager->this_machine) continue;
+    EXPECT_EQ(manager->poll_interval, std::chrono::minutes(1)) << manager->name;
+  }
 }
 
 // The check of a facility compares them with the GPUs that it finds on a node.

@@ -11,6 +11,7 @@
 
 #include "pbs_commands.h"
 #include "queue_answers.h"
+#include "support/await.h"
 #include "support/fake_clock.h"
 #include "support/fake_queues.h"
 #include "support/thrown.h"
@@ -127,6 +128,7 @@ TEST(PbsAnswers, StatesAreRead) {
   EXPECT_EQ(status_of(a_job("S")).state, JobState::kRunning);
   EXPECT_EQ(status_of(a_job("U")).state, JobState::kRunning);  // its node is in use
   EXPECT_TRUE(status_of(a_job("E")).is_ending);
+  EXPECT_FALSE(status_of(a_job("R")).is_ending);
   EXPECT_EQ(status_of(a_job("M")).state, JobState::kUnknown);  // moved to another server
   EXPECT_EQ(status_of(a_job("?")).state, JobState::kUnknown);
   Json held = a_job("H");
@@ -282,6 +284,25 @@ TEST_F(PbsCommandsRun, OneQueryAnswersForJobsOfSeveralNames) {
     EXPECT_EQ(states.at(job.id).state, JobState::kEnded) << job.name;
 }
 
+// After a lost answer the same job may be submitted twice.
+TEST_F(PbsCommandsRun, JobsOfOneNameAreToldApartByTheirIds) {
+  const auto scheduler = make_pbs_scheduler({}, session, clock);
+  const auto state_of = [&](const JobId& id) {
+    const SubmittedJob job{id, kName};
+    return scheduler->query(std::span(&job, 1), {}).at(id).state;
+  };
+  const JobId first = scheduler->submit(request, {});
+  ASSERT_TRUE(test::await([&] { return state_of(first) == JobState::kEnded; }));
+  request.script = "while [ ! -e finish ]; do sleep 0.02; done\n";
+  const JobId second = scheduler->submit(request, {});
+  EXPECT_EQ(state_of(first), JobState::kEnded);
+  EXPECT_EQ(state_of(second), JobState::kRunning);
+  scheduler->cancel({second, kName}, {});
+  EXPECT_TRUE(test::await([&] { return state_of(second) == JobState::kCancelled; },
+                          std::chrono::seconds(60)));
+  std::ofstream(queues.folder() / "finish") << "";
+}
+
 // The commands of a server that is down print no job.
 TEST_F(PbsCommandsRun, AServerThatDoesNotAnswerEndsNoJob) {
   const auto scheduler = make_pbs_scheduler({}, session, clock);
@@ -293,6 +314,17 @@ TEST_F(PbsCommandsRun, AServerThatDoesNotAnswerEndsNoJob) {
   EXPECT_EQ(test::kind_of(query), ErrorKind::kRemote);
   replace("qselect", down);
   EXPECT_EQ(test::kind_of(query), ErrorKind::kRemote);
+}
+
+// The server goes down between the two questions about a name.
+TEST_F(PbsCommandsRun, AServerWithoutHistoryThatDoesNotAnswerEndsNoJob) {
+  const auto scheduler = make_pbs_scheduler({}, session, clock);
+  const SubmittedJob job{JobId("7.fake"), kName};
+  replace("qselect",
+          "case \" $* \" in *' -x '*)\n"
+          "  echo 'qselect: PBS is not configured to maintain job history' >&2; exit 0 ;;\n"
+          "esac\necho 'cannot connect to server srv (errno=111)' >&2\nexit 1");
+  EXPECT_EQ(test::kind_of([&] { scheduler->query(std::span(&job, 1), {}); }), ErrorKind::kRemote);
 }
 
 TEST_F(PbsCommandsRun, ARejectionNamesTheMessage) {

@@ -1,17 +1,21 @@
 // Properties of the process scheduler alone; tests/contract holds the common ones.
 #include "process_scheduler.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <thread>
 
+#include "support/await.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "xffl/base/error.h"
@@ -119,6 +123,16 @@ TEST_F(ProcessScheduler, AnOwnerThatCannotBeReadIsNotAbsent) {
   EXPECT_EQ(test::kind_of([&] { found(); }), ErrorKind::kRemote);
 }
 
+TEST_F(ProcessScheduler, APipeInPlaceOfTheOwnerIsNotWaitedFor) {
+  fs::create_directory(folder_ / "claim");
+  const fs::path pipe = folder_ / "claim/owner";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  auto kind = std::async(std::launch::async, [&] { return test::kind_of([&] { found(); }); });
+  EXPECT_EQ(kind.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  const UniqueFd writer(::open(pipe.c_str(), O_RDWR | O_CLOEXEC));  // ends the wait of a reader
+  EXPECT_EQ(kind.get(), ErrorKind::kRemote);
+}
+
 TEST_F(ProcessScheduler, WithoutAFreeFileDescriptorAJobHasNotEnded) {
   const JobId id = start("sleep 60");
   rlimit before{};
@@ -136,9 +150,12 @@ TEST_F(ProcessScheduler, ARestartOfTheMachineIsAnInfrastructureFailure) {
   const JobStatus lost = status(JobId("2147483000.999999999999"));
   EXPECT_EQ(lost.state, JobState::kEnded);
   EXPECT_EQ(lost.cause, EndCause::kInfrastructure);
-  const JobStatus ended = status(JobId("2147483000.1"));
-  EXPECT_EQ(ended.state, JobState::kEnded);
-  EXPECT_EQ(ended.cause, EndCause::kOrdinary);
+  // These jobs began after this boot; the scheduler has not seen their ends.
+  for (const uint64_t ticks : {uint64_t{1}, process_start_ticks(::getpid()).value()}) {
+    const JobStatus ended = status(JobId("2147483000." + std::to_string(ticks)));
+    EXPECT_EQ(ended.state, JobState::kEnded) << ticks;
+    EXPECT_EQ(ended.cause, EndCause::kOrdinary) << ticks;
+  }
 }
 
 TEST_F(ProcessScheduler, AReusedPidIsNotTheJob) {
@@ -195,6 +212,14 @@ TEST_F(ProcessScheduler, CancelLetsAJobCleanUpForSeconds) {
   EXPECT_TRUE(exists("cleaned"));
 }
 
+TEST_F(ProcessScheduler, CancelLetsAChildOfTheScriptCleanUp) {
+  const JobId id = start(
+      "(trap 'touch cleaned; exit 0' TERM; touch ready; while :; do sleep 0.05; done) &\nwait\n");
+  await([&] { return exists("ready"); });
+  scheduler_->cancel({id, "job-a"}, {});
+  EXPECT_TRUE(exists("cleaned"));
+}
+
 TEST_F(ProcessScheduler, CancelLetsAProcessThatOutlivesTheScriptCleanUp) {
   const JobId id =
       start("(trap 'touch cleaned; exit 0' TERM; touch ready; while :; do sleep 0.05; done) &");
@@ -203,6 +228,16 @@ TEST_F(ProcessScheduler, CancelLetsAProcessThatOutlivesTheScriptCleanUp) {
   scheduler_->cancel({id, "job-a"}, {});
   EXPECT_EQ(status(id).state, JobState::kEnded);
   EXPECT_TRUE(exists("cleaned"));
+}
+
+TEST_F(ProcessScheduler, CancelKillsAProcessThatOutlivesTheScriptAndIgnoresSigterm) {
+  const JobId id = start("(trap '' TERM; touch ready; while [ ! -e go ]; do sleep 0.05; done) &");
+  await([&] { return exists("ready"); });
+  await([&] { return !process_start_ticks(std::stoi(id.str())); });
+  const CancelTimeouts timeouts{std::chrono::milliseconds(100), std::chrono::milliseconds(10'000)};
+  EXPECT_NO_THROW(make_process_scheduler(timeouts)->cancel({id, "job-a"}, {}));
+  EXPECT_EQ(status(id).state, JobState::kEnded);
+  write_file_atomic(folder_ / "go", "");
 }
 
 TEST_F(ProcessScheduler, AProcessThatOutlivesTheScriptKeepsTheJobRunning) {
@@ -214,6 +249,40 @@ TEST_F(ProcessScheduler, AProcessThatOutlivesTheScriptKeepsTheJobRunning) {
   scheduler_->cancel({id, "job-a"}, {});
   EXPECT_EQ(status(id).state, JobState::kEnded);
   EXPECT_FALSE(process_start_ticks(std::stoi(content("child"))));
+}
+
+// `xffl exec` starts each rank in a group of its own.
+TEST_F(ProcessScheduler, AProcessInAGroupOfItsOwnKeepsTheJobRunning) {
+  const JobId id =
+      start("bash -c 'set -m; sleep 60 & echo $! >child.part; mv child.part child' </dev/null");
+  await([&] { return exists("child"); });
+  const pid_t leader = std::stoi(id.str()), child = std::stoi(content("child"));
+  await([&] { return !process_start_ticks(leader); });
+  ASSERT_EQ(::getpgid(child), child);
+  EXPECT_EQ(status(id).state, JobState::kRunning);
+  scheduler_->cancel({id, "job-a"}, {});
+  EXPECT_EQ(status(id).state, JobState::kEnded);
+  const bool survives = process_start_ticks(child).has_value();
+  EXPECT_FALSE(survives);
+  if (survives) ::kill(child, SIGKILL);
+}
+
+// In a container whose first process reaps nobody, an orphan stays a zombie for ever. The zombie of
+// this test has a parent that has left the job's session.
+TEST_F(ProcessScheduler, AZombieDoesNotKeepTheJobRunning) {
+  const JobId id = start(
+      "exec python3 -c '\n"
+      "import os, time\n"
+      "if os.fork() == 0:\n"
+      "  if os.fork() == 0: os._exit(0)\n"
+      "  os.setsid()\n"
+      "  open(\"apart\", \"w\").close()\n"
+      "  for _ in range(3000):\n"
+      "    if os.path.exists(\"go\"): break\n"
+      "    time.sleep(0.02)'");
+  EXPECT_TRUE(test::await([&] { return exists("apart"); }));
+  await_end(id);
+  write_file_atomic(folder_ / "go", "");
 }
 
 TEST_F(ProcessScheduler, AJobSurvivesSigkillOfItsCoordinator) {

@@ -158,7 +158,7 @@ class KeptJob : public testing::Test {
  protected:
   KeptJob() {
     session_->make_dirs(kKept.folder);
-    session_->on_run = [this](const std::vector<std::string>& argv, const std::string&) {
+    session_->on_run = [this](const std::vector<std::string>& argv, const std::string& text) {
       const auto names = [&](const char* word) { return std::ranges::count(argv, word) > 0; };
       if (names("sbatch")) return asked_.emplace_back("sbatch"), CommandResult{0, "9\n", ""};
       if (names("squeue")) return asked_.emplace_back("squeue"), squeue_ = argv, queue_;
@@ -168,6 +168,7 @@ class KeptJob : public testing::Test {
         return CommandResult{0, "", ""};
       }
       take_ = argv;
+      script_ = text;
       asked_.push_back(argv.at(argv.size() - 2) == "wait" ? "take" : "take now");
       CommandResult answer = answers_.front();
       if (answers_.size() > 1) answers_.pop_front();
@@ -186,6 +187,7 @@ class KeptJob : public testing::Test {
   CommandResult queue_{0, "1000\nxffl-end\n", ""};
   std::vector<std::string> asked_;
   std::vector<std::string> squeue_, take_;  // the last commands
+  std::string script_;                      // the input of take_
   std::shared_ptr<Scheduler> scheduler_;
 };
 
@@ -198,6 +200,7 @@ TEST_F(KeptJob, IsTakenInsteadOfSubmittingAJob) {
   EXPECT_THAT(std::vector(take_.end() - 5, take_.end()),
               ElementsAre("/w/r1/a1", "7", "/w/r2/a1", "wait", "10"))
       << "the paths of the login node, which writes the script";
+  EXPECT_EQ(script_, kRequest.script);
 }
 
 TEST_F(KeptJob, WithoutOneAJobIsSubmitted) {
@@ -214,6 +217,15 @@ TEST_F(KeptJob, AJobIsSubmittedAfterTheOfferTimeout) {
   EXPECT_LE(clock_.monotonic() - began, std::chrono::seconds(32));
   ASSERT_GE(asked_.size(), 3u);
   EXPECT_EQ(asked_[asked_.size() - 2], "take now");
+}
+
+TEST_F(KeptJob, AStopDuringTheWaitForItsOfferSubmitsNothing) {
+  answers_ = {{0, "planned\n", ""}};
+  std::stop_source stop;
+  clock_.on_sleep = [&] { stop.request_stop(); };
+  EXPECT_EQ(test::kind_of([&] { scheduler().submit(kRequest, stop.get_token()); }),
+            ErrorKind::kCancelled);
+  EXPECT_THAT(asked_, ElementsAre("take"));
 }
 
 TEST_F(KeptJob, AfterALostAnswerTheTakenFileDecides) {

@@ -86,6 +86,38 @@ TEST(ReadSubmission, DistinguishesRejectionsFromUnknownOutcomes) {
         "bash: fork: Resource temporarily unavailable\n",
         "/usr/bin/sbatch: fork: Cannot allocate memory\n"})
     EXPECT_EQ(failed(text), Kind::kUnknown) << text;
+  // A failure of the login node itself rejects no job, whatever else the message says.
+  const std::string permanent = "Unable to open file /scratch/job.sh: ";
+  ASSERT_EQ(failed(permanent), Kind::kRejected);
+  for (const char* failure :
+       {"Too many open files", "Too many users", "Stale file handle", "Stale NFS file handle",
+        "Input/output error", "Device or resource busy", "No buffer space available", "Cannot fork",
+        "bash: fork: retry", "error while loading shared libraries: libslurm.so"})
+    EXPECT_EQ(failed(permanent + failure), Kind::kUnknown) << failure;
+  // Another submission of the same request would get the same answer.
+  for (const char* text : {"Invalid wckey specification",
+                           "Invalid generic resource (gres) specification",
+                           "Invalid Trackable RESource (TRES) specification",
+                           "Invalid license specification",
+                           "Invalid cluster name",
+                           "Invalid --nodes specification",
+                           "Invalid numeric value \"x\"",
+                           "Invalid node name specified",
+                           "Node count specification invalid",
+                           "CPU count per node can not be satisfied",
+                           "More processors requested than permitted",
+                           "Access/permission denied",
+                           "Access denied to requested resource",
+                           "Task limit: too many tasks",
+                           "Pathname of a file, directory or other parameter too long",
+                           "This does not look like a batch script",
+                           "Batch script contains DOS line breaks",
+                           "Batch script is empty!",
+                           "No partition specified or system default partition",
+                           "Requested GRES option unsupported by configured SelectType plugin",
+                           "Account is missing or invalid",
+                           "The job size specification is wrong"})
+    EXPECT_EQ(failed(text), Kind::kRejected) << text;
   EXPECT_EQ(kind_of(255, "", "sbatch: unrecognized option '--foo'\n"), Kind::kRejected);
   // A login node without room for another process, or without the file system of Slurm's programs.
   EXPECT_EQ(kind_of(127, "", "sh: sbatch: not found\n"), Kind::kUnknown);
@@ -248,8 +280,13 @@ TEST(ReadState, MapsSlurmStatesAndPendingReasons) {
     EXPECT_FALSE(read_state(name, "None").is_ending) << name;
   for (const char* name : {"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
     EXPECT_EQ(state(name), JobState::kHeld) << name;
-  for (const char* name : {"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "LAUNCH_FAILED"})
+  for (const char* name :
+       {"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "LAUNCH_FAILED", "RECONFIG_FAIL"}) {
+    EXPECT_EQ(state(name), JobState::kEnded) << name;
     EXPECT_EQ(read_state(name, "None").cause, EndCause::kInfrastructure) << name;
+  }
+  for (const char* name : {"COMPLETED", "FAILED", "DEADLINE", "TIMEOUT", "OUT_OF_MEMORY"})
+    EXPECT_EQ(state(name), JobState::kEnded) << name;
   for (const char* reason : {"launch failed requeued held", "launch_failed_requeued_held"}) {
     EXPECT_EQ(state("PENDING", reason), JobState::kEnded) << reason;
     EXPECT_EQ(read_state("PENDING", reason).cause, EndCause::kInfrastructure) << reason;
@@ -266,7 +303,14 @@ TEST(ReadState, MapsSlurmStatesAndPendingReasons) {
     EXPECT_EQ(state("PENDING", reason), JobState::kPending) << reason;
   for (const char* reason :
        {"JobHeldAdmin", "AssocGrpCPUMinutesLimit", "QOSMaxWallDurationPerJobLimit",
-        "PartitionNodeLimit", "user env retrieval failed requeued held", "BadConstraints"})
+        "PartitionNodeLimit", "user env retrieval failed requeued held", "BadConstraints",
+        "JobHoldMaxRequeue", "InvalidAccount", "InvalidQOS", "AccountNotAllowed", "QOSNotAllowed",
+        "ReservationDeleted", "PartitionConfig"})
+    EXPECT_EQ(state("PENDING", reason), JobState::kHeld) << reason;
+  for (const char* reason :
+       {"QOSMaxNodePerJobLimit", "QOSMaxCpuPerJobLimit", "AssocMaxGRESPerJob", "QOSMaxCpuPerNode",
+        "QOSMinCpuNotSatisfied", "QOSMinGRES", "QOSMinMemory", "QOSMinNode",
+        "AssocMaxCpuMinutesPerJobLimit", "AssocGrpBillingMinutes", "AssocGrpGRESMinutes"})
     EXPECT_EQ(state("PENDING", reason), JobState::kHeld) << reason;
 }
 

@@ -11,6 +11,7 @@
 #include "support/fake_clock.h"
 #include "support/fake_session.h"
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/file.h"
 #include "xffl/submit/slurm.h"
 
@@ -42,14 +43,20 @@ TEST(SlurmCommands, HaveTheWordsThatTheirAnswersNeed) {
   };
   expect(queue_command({kName}, ""),
          {"squeue", "--noheader", "--me", "--states=all", "SLURM_TIME_FORMAT=%s",
-          "--format=%A|%j|%T|%S|%L|%Z|%N|%r", "SQUEUE_STATES", "SQUEUE_FORMAT", "SQUEUE_PARTITION",
-          "SQUEUE_ACCOUNT", "SQUEUE_QOS", "SLURM_CLUSTERS"});
+          "--format=%A|%j|%T|%S|%L|%Z|%N|%r", "SQUEUE_STATES", "SQUEUE_FORMAT", "SQUEUE_FORMAT2",
+          "SQUEUE_PARTITION", "SQUEUE_ACCOUNT", "SQUEUE_ACCOUNTS", "SQUEUE_QOS", "SQUEUE_LICENSES",
+          "SQUEUE_NAMES", "SQUEUE_USERS", "SQUEUE_LOCAL", "SQUEUE_FEDERATION", "SLURM_CLUSTERS"});
   expect(accounting_command({kName, "first"}, ""),
          {"sacct", "--noheader", "--parsable2", "--allocations", "--name=" + kName + ",first",
           "--format=JobIDRaw,JobName,State,NodeList,WorkDir", "SACCT_FORMAT"});
   expect(starts_command({"7", "8"}, "twin"),
-         {"--duplicates", "--allocations", "--jobs=7,8", "--clusters=twin"});
-  expect(cancel_command("7", kName, ""), {"scancel", "--me", "SCANCEL_STATE", "SCANCEL_BATCH"});
+         {"sacct", "--noheader", "--parsable2", "--duplicates", "--allocations", "--jobs=7,8",
+          "--clusters=twin", "SLURM_TIME_FORMAT=%s",
+          "--format=JobIDRaw,JobName,State,Start,End,NNodes,ConsumedEnergyRaw,AllocTRES"});
+  expect(cancel_command("7", kName, ""),
+         {"scancel", "--me", "SCANCEL_ACCOUNT", "SCANCEL_BATCH", "SCANCEL_CTLD",
+          "SCANCEL_INTERACTIVE", "SCANCEL_NAME", "SCANCEL_PARTITION", "SCANCEL_QOS",
+          "SCANCEL_STATE", "SCANCEL_USER", "SCANCEL_WCKEY", "SLURM_CLUSTERS"});
   expect(submit_command({}, "x", false),
          {"sbatch", "SBATCH_ARRAY_INX", "SBATCH_TEST_ONLY", "SBATCH_WAIT", "SLURM_CLUSTERS"});
 }
@@ -77,6 +84,7 @@ class SlurmScheduler : public testing::Test {
  protected:
   SlurmScheduler() {
     session_->on_run = [this](const std::vector<std::string>& argv, const std::string& text) {
+      clock_.advance(round_trip_);
       // The first Slurm program in argv.
       std::string program;
       for (const std::string& word : argv)
@@ -118,6 +126,7 @@ class SlurmScheduler : public testing::Test {
 
   test::FakeClock clock_;
   std::shared_ptr<test::FakeSession> session_ = std::make_shared<test::FakeSession>();
+  std::chrono::seconds round_trip_{0};  // the time of a command
   SlurmSettings settings_;
   std::map<std::string, std::deque<CommandResult>> answers_;
   std::vector<std::string> asked_, last_;
@@ -137,6 +146,11 @@ TEST_F(SlurmScheduler, EachAnswerShowsTheFacilitysClock) {
   status_of("41");
   ASSERT_TRUE(scheduler().clock_offset());
   EXPECT_EQ(*scheduler().clock_offset(), (ClockOffset{.offset = 60.5, .error = 0.5}));
+  scheduler_.reset();
+  round_trip_ = std::chrono::seconds(2);
+  status_of("41");
+  ASSERT_TRUE(scheduler().clock_offset());
+  EXPECT_EQ(*scheduler().clock_offset(), (ClockOffset{.offset = 59.5, .error = 1.5}));
 }
 
 // The facility's clock is a day behind, equal, or a day ahead of the coordinator's. Slurm's times
@@ -188,7 +202,8 @@ TEST_F(SlurmScheduler, SubmitsTheScriptOnStdinAndEachOptionAsOneArgument) {
        {"--parsable", "--job-name=xffl-p-0001-r0001-a-a1", "--dependency=singleton",
         "--signal=B:USR1@300", "--export=NONE", "--chdir=/scratch/me/a1", "--account=acc",
         "--partition=boost", "--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4",
-        "--time=36:00:00", "--mail-type=END", "LC_ALL=C", "SBATCH_WAIT"})
+        "--time=36:00:00", "--mail-type=END", "LC_ALL=C", "SBATCH_WAIT", "--output=job.out",
+        "--open-mode=append", "--input=/dev/null"})
     EXPECT_THAT(last_, Contains(word));
   EXPECT_EQ(last_.front(), "env");
 }
@@ -470,6 +485,24 @@ TEST(AccountedStarts, EachStartOfManyJobsIsShownOnce) {
   std::vector<SubmittedJob> jobs;
   for (int id = 1; id <= 1200; ++id) jobs.push_back({JobId(std::to_string(id)), "job"});
   EXPECT_EQ(accounted_starts(session, {}, jobs, {}).size(), 1200u);
+}
+
+// A sum of node-hours without some of the jobs would look like the whole one.
+TEST(AccountedStarts, AFailureHidesNoStarts) {
+  test::FakeSession session;
+  int questions = 0;
+  CommandResult second{1, "", "sacct: error: Problem talking to the database\n"};
+  session.on_run = [&](const std::vector<std::string>&, const std::string&) {
+    return ++questions % 2 == 0 ? second : CommandResult{0, "xffl-end\n", ""};
+  };
+  std::vector<SubmittedJob> jobs;
+  for (int id = 1; id <= 600; ++id) jobs.push_back({JobId(std::to_string(id)), "job"});
+  const auto ask = [&] { accounted_starts(session, {}, jobs, {}); };
+  EXPECT_EQ(test::kind_of(ask), ErrorKind::kRemote);
+  second = {0, "501|job|COMPLETED|1000|1100|2|0|\n", ""};  // no end mark
+  EXPECT_EQ(test::kind_of(ask), ErrorKind::kRemote);
+  second = {1, "", "Slurm accounting storage is disabled\n"};
+  EXPECT_EQ(test::kind_of(ask), ErrorKind::kNotFound);
 }
 
 TEST(SlurmOptions, AJobUnderABudgetIsNotRequeued) {

@@ -33,6 +33,37 @@ TEST(NodeFacts, AreReadByName) {
   EXPECT_TRUE(facts.complete);
 }
 
+// node.sh runs on this machine with an nvidia-smi of a node with two GPUs.
+TEST(NodeFacts, HaveTheStateOfEachPathAndTheGpus) {
+  const test::TempDir dir;
+  make_dirs(dir / "out");
+  make_dirs(dir / "bin");
+  write_file_atomic(dir / "bin/nvidia-smi",
+                    "#!/bin/sh\n[ \"$1\" = -L ] || { echo 580.65.06; echo 580.65.06; exit; }\n"
+                    "echo 'GPU 0: H100 (UUID: a)'\necho '  MIG 1g.10gb Device 0: (UUID: b)'\n"
+                    "echo 'GPU 1: H100 (UUID: c)'\n");
+  std::filesystem::permissions(dir / "bin/nvidia-smi", std::filesystem::perms::owner_all);
+  write_file_atomic(dir / "a.tokens", "text");
+  write_file_atomic(dir / "paths.txt", dir.path().string() + "\n" + (dir / "missing").string() +
+                                           "\n" + (dir / "a.tokens").string() + "\n");
+  const ProcessResult result =
+      run_process({.argv = {"sh", "-c", "PATH=\"$1:$PATH\" exec sh \"$0\"",
+                            XFFL_SOURCE_DIR "/src/trial/node.sh", (dir / "bin").string()},
+                   .env = {{"RANK", "4"}, {"LOCAL_RANK", "0"}, {"XFFL_CHECK_PATIENCE", "100"}},
+                   .cwd = dir.path()});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const NodeFacts facts = parse_node_facts(read_file(dir / "out/node-4.txt", kMaxNodeFacts));
+  EXPECT_TRUE(facts.complete);
+  EXPECT_EQ(facts.paths, (std::map<int, PathState>{
+                             {0, PathState::kOk}, {1, PathState::kMissing}, {2, PathState::kOk}}));
+  EXPECT_EQ(facts.gpus, 2);
+  EXPECT_EQ(facts.driver, "580.65.06");
+  EXPECT_NE(facts.host, "");
+  EXPECT_GT(facts.cpus, 0);
+  EXPECT_GT(facts.available, 0);
+  EXPECT_GE(facts.free, 0);
+}
+
 // node.sh runs on this machine, with the files of AMD's driver in a folder.
 TEST(NodeFacts, HaveAnAmdDriver) {
   const test::TempDir dir;

@@ -5,6 +5,7 @@
 #include "support/fake_clock.h"
 #include "support/fake_scheduler.h"
 #include "support/fake_session.h"
+#include "support/forwarding_scheduler.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "support/tiny_model.h"
@@ -60,8 +61,8 @@ class CheckByJob : public testing::Test {
  protected:
   CheckByJob() { facility_.library_path = {"/opt/fabric"}; }
   // Calls `on_submission` once the job is submitted.
-  Kept check(const std::function<void()>& on_submission, std::stop_token stop = {}) {
-    return check_by_job(experiment_, facility_, services_, {.nodes = 1}, std::move(stop),
+  Kept check(const std::function<void()>& on_submission, std::stop_token stop = {}, int nodes = 1) {
+    return check_by_job(experiment_, facility_, services_, {.nodes = nodes}, std::move(stop),
                         {.on_state = [&](const std::string&) { on_submission(); }});
   }
   // The path of a file in the folder of the submitted job.
@@ -104,6 +105,16 @@ TEST_F(CheckByJob, ARankHasTheSequencesOfARoundAndAFewSteps) {
   EXPECT_FALSE(cluster_.jobs().at(0).may_requeue);
 }
 
+TEST_F(CheckByJob, ARefusedCheckSubmitsNoJob) {
+  const Callbacks refusing{
+      .confirm = [] { throw Error(ErrorKind::kUsage, "nothing was submitted"); }, .on_state = {}};
+  EXPECT_EQ(test::kind_of([&] {
+              check_by_job(experiment_, facility_, services_, {.nodes = 1}, {}, refusing);
+            }),
+            ErrorKind::kUsage);
+  EXPECT_TRUE(cluster_.jobs().empty());
+}
+
 // A node without a driver and without the facility's library; a round takes an hour.
 TEST_F(CheckByJob, TheKeysOfTheFacilityAreTheExpectations) {
   facility_.trainer_command.clear();
@@ -114,6 +125,7 @@ TEST_F(CheckByJob, TheKeysOfTheFacilityAreTheExpectations) {
   report.complete = true;
   const Kept kept = check([&] {
     session_->put(file("out/node-0.txt").str(), "host n0\npath 2 missing\nend\n");
+    session_->put(file("model/model.safetensors").str(), "weights of a job that was killed");
     session_->put(file(job::rank_check_file(0)).str(), job::format_rank_check({}));
     session_->put(file(job::kCheckReport).str(), job::format_check_report(report));
   });
@@ -122,6 +134,74 @@ TEST_F(CheckByJob, TheKeysOfTheFacilityAreTheExpectations) {
   EXPECT_THAT(messages, IsSupersetOf({HasSubstr("n0 has no NVIDIA driver"),
                                       HasSubstr("on n0 the library /opt/fabric does not exist"),
                                       HasSubstr("the walltime of 1 h does not suffice")}));
+  EXPECT_FALSE(session_->stat(file("model/model.safetensors")));
+  EXPECT_TRUE(session_->stat(file("out/node-0.txt")));
+}
+
+// The check has 2 of a round's 4 nodes, and 4 of its 8 ranks: 1000 tokens/s in place of 2000.
+TEST_F(CheckByJob, EachNodeAndRankIsComparedWithTheModelAndARound) {
+  facility_.trainer_command.clear();
+  facility_.compute_mounts = {"/scratch", "/data:/compute"};
+  facility_.validation = {{.name = "held-out", .path = "/data/v.tokens"}};
+  facility_.training.validation_samples = 281'250;  // 18 million tokens
+  session_->on_run = [](const std::vector<std::string>& argv, const std::string&) {
+    const bool is_uname = argv.at(0) == "uname";
+    return remote::CommandResult{.exit_code = is_uname ? 0 : 127, .out = "x86_64\n", .err = {}};
+  };
+  job::CheckReport report{.backend = "gloo", .ranks = 4, .nodes = 2};
+  report.step_seconds = 1;
+  report.step_tokens = 1000;
+  report.complete = true;
+  const auto on_submission = [&] {
+    session_->put(file("out/node-0.txt").str(), "host n0\narch x86_64\npath 2 missing\nend\n");
+    session_->put(file("out/node-2.txt").str(), "host n2\narch aarch64\npath 2 ok\nend\n");
+    for (int rank = 0; rank < 4; ++rank) {
+      job::RankCheck found{.rank = rank, .host = "n0"};
+      found.data = {{.path = "/compute/x.tokens",
+                     .vocab_size = 16,
+                     .sequence_length = rank == 3 ? 65 : 64,
+                     .problem = {}},
+                    {.path = "/compute/v.tokens",
+                     .vocab_size = 16,
+                     .sequence_length = 64,
+                     .sequences = 1'000'000,
+                     .problem = {}}};
+      session_->put(file(job::rank_check_file(rank)).str(), job::format_rank_check(found));
+    }
+    session_->put(file(job::kCheckReport).str(), job::format_check_report(report));
+  };
+  const Kept kept = check(on_submission, {}, 2);
+  std::string messages;
+  for (const CheckResult& result : kept.results) messages += result.message + "\n";
+  EXPECT_THAT(messages, HasSubstr("2 of 2 nodes have answered\n"));
+  EXPECT_THAT(messages, HasSubstr("n2 is aarch64, the log-in node is x86_64\n"));
+  EXPECT_THAT(messages, HasSubstr("on n0 /compute/v.tokens does not exist\n"));
+  EXPECT_THAT(messages, HasSubstr("/compute/x.tokens has sequences of 65 tokens, the model takes "
+                                  "64\n"));
+  EXPECT_THAT(messages, HasSubstr("0.0044 node-hours, and 100 min of validation; the walltime of "
+                                  "1 h does not suffice\n"));
+  EXPECT_EQ(kept.nodes, 2);
+  EXPECT_EQ(kept.ranks, 4);
+}
+
+// The stop of the check cancels its job; the link is down by then.
+TEST_F(CheckByJob, AJobThatMayGoOnAfterAStopIsNamed) {
+  class Unreachable final : public test::ForwardingScheduler {
+   public:
+    using ForwardingScheduler::ForwardingScheduler;
+    void cancel(const submit::SubmittedJob&, std::stop_token) override {
+      throw Error(ErrorKind::kRemote, "the link is down");
+    }
+  };
+  services_.scheduler = [this](const auto&, auto) {
+    return std::make_shared<Unreachable>(scheduler_);
+  };
+  std::stop_source stop;
+  const Error error =
+      test::error_of([&] { check([&] { stop.request_stop(); }, stop.get_token()); });
+  EXPECT_EQ(error.kind(), ErrorKind::kCancelled);
+  EXPECT_THAT(error.what(),
+              HasSubstr("job 1000 was not cancelled and may go on (the link is down)"));
 }
 
 // A check by a job of one node, with 1000 tokens in a step.

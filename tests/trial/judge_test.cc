@@ -81,6 +81,13 @@ TEST(Judge, AGoodFacilityHasNoProblem) {
   EXPECT_EQ(good.problems(), "");
 }
 
+TEST(Judge, AnUnknownSpaceOrNumberOfGpusIsNoProblem) {
+  Case unknown;
+  unknown.found.nodes[0].free = -1;
+  unknown.found.nodes[1].gpus = 0;
+  EXPECT_EQ(unknown.problems(), "");
+}
+
 TEST(Judge, AnOlderTrainerOnOneNodeIsNamed) {
   Case bad;
   bad.found.ranks.back().trainer = "xffl-train 0.0.9 (torch 2.11.0)";
@@ -178,6 +185,7 @@ TEST(Judge, ASlowNetworkIsAWarningWithItsFloor) {
   Case bad;
   bad.found.report->all_reduce_seconds = 0.1;  // 4.7 GB/s on wires of 100 GB/s
   EXPECT_THAT(bad.problems(), HasSubstr("W network: "));
+  EXPECT_THAT(bad.problems(), HasSubstr("8 ranks on 2 nodes: 4.70 GB/s over nccl, "));
   EXPECT_THAT(bad.problems(), HasSubstr("at least 25.0 GB/s"));
 }
 
@@ -243,6 +251,13 @@ TEST(Judge, AJobThatEndedTooSoonOrLacksRanksIsAnError) {
   Case apart;
   apart.found.report.reset();
   EXPECT_THAT(apart.problems(), HasSubstr("E ranks: the ranks have not met"));
+}
+
+TEST(Judge, AFileThatCannotBeReadIsAnError) {
+  Case damaged;
+  damaged.found.unreadable = {"out/rank-3.json: 'rank' is missing"};
+  EXPECT_THAT(damaged.problems(),
+              testing::StartsWith("E job's files: out/rank-3.json: 'rank' is missing -> "));
 }
 
 TEST(Judge, ANodeWithoutADriverOrWithFewerGpusIsNamed) {
