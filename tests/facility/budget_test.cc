@@ -69,6 +69,28 @@ TEST(OverBudget, CountsTheJobsOfAllFacilitiesAgainstTheRunsBudget) {
   EXPECT_TRUE(alba_over(6, 11.9, spending));
 }
 
+// The spending has the reservation of the job that is submitted next.
+TEST(OverBudget, CountsAReservedJobOnce) {
+  history::Spending spending;
+  intend(spending, kAlba);
+  const config::Experiment all = experiment(6, 6);
+  const config::Facility& alba = all.facilities.front();
+  EXPECT_TRUE(over_budget(all, alba, spending)) << "another job";
+  EXPECT_FALSE(over_budget(all, alba, spending, spending.reserved(kAlba, 1, 1)));
+}
+
+TEST(OverBudget, AUserMayGrantOneJobBeyondABudget) {
+  history::Spending spending;
+  const auto add = [&](const history::Event& event) {
+    spending.add({.seq = 1, .time_utc = {}, .scope = {.facility = kAlba}, .event = event});
+  };
+  add(history::FacilityPaused{.reason = "spent", .by_budget = true});
+  add(history::FacilityResumed{.new_budget = true});
+  EXPECT_FALSE(alba_over(5.9, 5.9, spending));
+  intend(spending, kAlba);
+  EXPECT_TRUE(alba_over(5.9, 5.9, spending));
+}
+
 TEST(BudgetWarning, BeginsAtItsShare) {
   const config::Budget budget{.node_hours = 100, .warn_at = 0.75};
   EXPECT_FALSE(budget_warning(budget, 74.9 * 3600));

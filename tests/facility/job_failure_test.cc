@@ -128,6 +128,26 @@ INSTANTIATE_TEST_SUITE_P(
             .final_poll = false}),
     [](const auto& each) { return each.param.name; });
 
+// A shared file system shows the job's report of the damage after the job's end.
+TEST(DamagedModel, ALateReportOfTheDamageCountsNoAttempt) {
+  test::MachineFixture fixture;
+  fixture.policy.max_attempts = 1;
+  fixture.to_the_job();
+  const JobStatus ended{.state = JobState::kEnded, .native = "FAILED"};
+  fixture.give(Polled{.reported = false, .status = ended});
+  fixture.sleep_if_asked();
+  ASSERT_TRUE(fixture.action<Poll>());
+  fixture.give(Polled{.reported = false, .status = ended, .model_error = "chunk 3 differs"});
+  ASSERT_TRUE(fixture.action<FindJobs>());
+  fixture.give(Found{});
+  ASSERT_TRUE(fixture.action<Fence>());
+  fixture.give(Completed{});
+  EXPECT_TRUE(fixture.action<Push>()) << "the model is sent again";
+  const history::Attempt& failed = fixture.last.machine.known.attempts.front();
+  EXPECT_THAT(failed.failure.value_or(""), HasSubstr("chunk 3 differs"));
+  EXPECT_FALSE(failed.counts_as_attempt);
+}
+
 // The scheduler holds the job, and its next attempt has a job of its own.
 TEST(FailedLaunch, ItsHeldJobIsCancelled) {
   test::MachineFixture fixture;

@@ -184,6 +184,14 @@ TEST_F(SlurmScript, ARankSeesItsOwnGpuOrAll) {
   EXPECT_THAT(text("srun.txt"), HasSubstr(" --gpu-bind=none "));
 }
 
+// Without the first option, the other ranks wait for a failed one until the walltime.
+TEST_F(SlurmScript, SrunEndsAllRanksWithOneAndPassesTheEnvironment) {
+  program("bin/srun", "echo \"$*\" >srun.txt\n");
+  EXPECT_EQ(run("41").exit_code, 0);
+  EXPECT_THAT(text("srun.txt"), HasSubstr("--kill-on-bad-exit=1 "));
+  EXPECT_THAT(text("srun.txt"), HasSubstr("--export=ALL "));
+}
+
 TEST_F(SlurmScript, ALoginShellsProfileDefinesModule) {
   write_file_atomic(dir_ / ".bash_profile",
                     "PATH=" + (dir_ / "bin").string() +  // Debian's /etc/profile sets another one

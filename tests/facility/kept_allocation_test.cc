@@ -83,6 +83,8 @@ TEST_F(KeptAllocationPlan, OnlyTheFirstAttemptAfterAnAcceptedOneHasAKeptAllocati
   EXPECT_FALSE(offered(3, 2));
   EXPECT_FALSE(offered(4, 1)) << "round 3 was missed";
   EXPECT_FALSE(offered(1, 1));
+  accept(4, 1, "7");
+  EXPECT_TRUE(offered(5, 1)) << "the last round takes the allocation that round 4 has kept";
   slurm().keep_allocation = std::chrono::seconds(0);
   EXPECT_FALSE(offered(3, 1));
 }

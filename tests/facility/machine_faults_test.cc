@@ -139,6 +139,18 @@ TEST(FacilityMachineFaults, TheReportIsCheckedForOnceMoreAfterTheDeadline) {
   EXPECT_TRUE(fixture.action<FetchUpdate>());
 }
 
+// The deadline passes while the ended job's report may still be late on a shared file system.
+TEST(FacilityMachineFaults, TheReportOfAnEndedJobIsCheckedForOnceMoreAfterTheDeadline) {
+  Skipping fixture;
+  fixture.to_the_job();
+  fixture.give(Polled{.reported = false, .status = kFailed});
+  ASSERT_TRUE(fixture.action<Sleep>());
+  fixture.give(TimerFired{}, hours(25));
+  ASSERT_TRUE(fixture.action<Poll>());
+  fixture.give(Polled{.reported = true, .status = {}});
+  EXPECT_TRUE(fixture.action<FetchUpdate>());
+}
+
 TEST(FacilityMachineFaults, AReportThatCannotBeFetchedEndsWithTheLongestOutage) {
   Skipping fixture;
   fixture.policy.on_missing = config::OnMissing::kWait;

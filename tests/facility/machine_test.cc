@@ -164,6 +164,28 @@ TEST(FacilityMachine, OnlyUnknownAnswersInARowCount) {
   }
 }
 
+// The queries of a long job are a minute apart, which is longer than two settle times.
+TEST(FacilityMachine, AnUnknownJobNeedsThreeUnknownAnswers) {
+  Fixture fixture;
+  fixture.to_the_job();
+  int answers = 0;
+  while (!std::holds_alternative<Ended>(fixture.last.machine.phase)) {
+    ASSERT_LT(answers, 10);
+    fixture.sleep_if_asked();
+    const auto* look = fixture.action<Poll>();
+    ASSERT_TRUE(look);
+    const bool runs = fixture.now.time < hours(2);
+    Polled polled{.reported = false, .status = {}};
+    if (look->ask_scheduler) {
+      polled.status = submit::JobStatus{.state = runs ? submit::JobState::kRunning
+                                                      : submit::JobState::kUnknown};
+      if (!runs) ++answers;
+    }
+    fixture.give(polled);
+  }
+  EXPECT_EQ(answers, 3);
+}
+
 // Answers that come at once, as after a restart of the controller, say nothing about the job.
 TEST(FacilityMachine, AnUnknownJobIsGivenTheSettleTimeTwice) {
   Fixture fixture;

@@ -76,9 +76,8 @@ TEST(FacilityMachineFaults, ADeferredSubmissionIsNoOutage) {
   EXPECT_TRUE(fixture.action<Poll>());
 }
 
-// The scheduler answers again after two lost answers.
-TEST(FacilityMachineFaults, ADeferralAfterLostAnswersIsNoOutage) {
-  MachineFixture fixture;
+// The third submission comes after two lost answers.
+void lose_two_answers(MachineFixture& fixture) {
   fixture.policy.max_outage = seconds(300);
   fixture.give(Resumed{});
   fixture.give(Pushed{});
@@ -92,8 +91,27 @@ TEST(FacilityMachineFaults, ADeferralAfterLostAnswersIsNoOutage) {
     }
     fixture.sleep_if_asked();
   }
+}
+
+// The scheduler answers again after two lost answers.
+TEST(FacilityMachineFaults, ADeferralAfterLostAnswersIsNoOutage) {
+  MachineFixture fixture;
+  ASSERT_NO_FATAL_FAILURE(lose_two_answers(fixture));
   answer_for(fixture, hours(24 * 30), SubmitDeferred{"QOSMaxSubmitJobPerUserLimit"});
   EXPECT_THAT(fixture.kinds, Not(Contains("facility_missing")));
+}
+
+// The job runs for longer than the longest outage.
+TEST(FacilityMachineFaults, AJobAfterLostAnswersIsNoOutage) {
+  MachineFixture fixture;
+  ASSERT_NO_FATAL_FAILURE(lose_two_answers(fixture));
+  ASSERT_TRUE(fixture.action<Submit>());
+  fixture.give(Submitted{JobId("7")});
+  answer_for(
+      fixture, hours(24),
+      Polled{.reported = false, .status = submit::JobStatus{.state = submit::JobState::kRunning}});
+  EXPECT_TRUE(std::holds_alternative<Polling>(fixture.last.machine.phase));
+  EXPECT_THAT(fixture.kinds, Not(Contains("attempt_failed")));
 }
 
 // --- After the kill of a coordinator ---
@@ -346,6 +364,8 @@ TEST(Machine, SkipHasADeadlineWithoutOneInThePolicy) {
   Now now;
   now.since_first_submission = std::chrono::hours(24);
   EXPECT_FALSE(deadline(policy, now)) << "on_missing: wait";
+  policy.on_missing = config::OnMissing::kFail;
+  EXPECT_FALSE(deadline(policy, now)) << "on_missing: fail";
   policy.on_missing = config::OnMissing::kSkip;
   ASSERT_TRUE(deadline(policy, now));
   EXPECT_EQ(deadline(policy, now)->left, std::chrono::hours(6 * 24));

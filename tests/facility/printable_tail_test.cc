@@ -3,6 +3,7 @@
 
 #include "site.h"
 #include "support/fake_session.h"
+#include "xffl/base/scrub.h"
 
 namespace xffl::facility {
 namespace {
@@ -33,6 +34,17 @@ TEST(PrintableTail, HoldsNoPartOfASecretThatBeginsBeforeIt) {
   const std::string tail = tail_of("begins\n" + key + "wrong key\n");
   EXPECT_THAT(tail, HasSubstr("wrong key"));
   EXPECT_THAT(tail, Not(HasSubstr("QQQQ")));
+}
+
+// The tail is read from within a token on; the removal of the key leaves room for that text.
+TEST(PrintableTail, HoldsNoEndOfASecretThatBeginsBeforeTheReadBytes) {
+  constexpr size_t kShown = 600, kOfToken = 20;
+  std::string rest = "\n-----BEGIN RSA PRIVATE KEY-----\n";
+  const std::string end = "\n-----END RSA PRIVATE KEY-----\nwrong key\n";
+  rest += std::string(kShown + kLongestSecret - kOfToken - rest.size() - end.size(), 'Q') + end;
+  const std::string tail = tail_of("HF_TOKEN=hf_" + std::string(30, 'A') + rest);
+  EXPECT_THAT(tail, HasSubstr("wrong key"));
+  EXPECT_THAT(tail, Not(HasSubstr("AAAA")));
 }
 
 TEST(PrintableTail, IsTheEndOfALongOutput) {

@@ -157,6 +157,23 @@ TEST_P(RankScript, EachRankWritesPrivateFilesIntoTheJobsFolder) {
   }
 }
 
+TEST_P(RankScript, EachRankRunsInItsImageWithItsModules) {
+  program("bin/apptainer",
+          "until [ \"$1\" = x.sif ]; do shift; done\nshift\nexport IN_IMAGE=yes\nexec \"$@\"\n");
+  make_dirs(dir_ / "modules/init");
+  write_file_atomic(dir_ / "modules/init/bash", "module() { export LOADED=\"$2\"; }\n");
+  facility_.image.file = "x.sif";
+  facility_.modules = {"cuda"};
+  trainer("echo \"$RANK image ${IN_IMAGE:-no} module ${LOADED:-none}\"\n");
+  write_script();
+  const ProcessResult result = run_script(
+      {"env", "MODULESHOME=" + (dir_ / "modules").string(), "bash", (dir_ / "job.sh").string()});
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(ranks_of(result.out),
+              ElementsAre("0 image yes module cuda", "1 image yes module cuda",
+                          "2 image yes module cuda", "3 image yes module cuda"));
+}
+
 class FluxScript : public RankScript {};
 
 // "10: node10" sorts before "2: node2" as text.

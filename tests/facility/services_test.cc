@@ -13,10 +13,12 @@
 
 #include "remote/asking_host.h"
 #include "support/await.h"
+#include "support/fake_session.h"
 #include "support/sshd.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "xffl/base/file.h"
+#include "xffl/remote/login_shell.h"
 #include "xffl/submit/slurm.h"
 
 namespace xffl::facility {
@@ -38,7 +40,36 @@ TEST(Services, ASchedulerIsThatOfTheSettings) {
   const auto of_round = services.scheduler(facility, session);
   EXPECT_EQ(services.scheduler(facility, session), of_round);
   facility.scheduler.as<submit::SlurmSettings>().time = std::chrono::minutes(15);
-  EXPECT_NE(services.scheduler(facility, session), of_round);
+  const auto of_check = services.scheduler(facility, session);
+  EXPECT_NE(of_check, of_round);
+  config::Facility other = facility;
+  other.name = FacilityName("brno");
+  EXPECT_NE(services.scheduler(facility, services.connect(other)), of_check)
+      << "the facility has another host";
+}
+
+// Some sites have the programs of their queue on the PATH of login shells only.
+TEST(Services, TheQueueOfASiteWithALoginShellIsAskedThere) {
+  const test::TempDir dir;
+  SystemClock clock;
+  const Services services = make_services(clock, dir.path());
+  config::Facility facility;
+  facility.scheduler = submit::QueueSettings("slurm");
+  const auto command_of = [&](const char* name, bool login_shell) {
+    facility.name = FacilityName(name);
+    facility.login_shell = login_shell;
+    const auto session = std::make_shared<test::FakeSession>();
+    std::vector<std::string> command;
+    session->on_run = [&](const std::vector<std::string>& argv, const std::string&) {
+      command = argv;
+      return remote::CommandResult{};
+    };
+    services.scheduler(facility, session)->cancel({JobId("7"), "job"}, {});
+    return command;
+  };
+  const std::vector<std::string> plain = command_of("alba", false);
+  EXPECT_THAT(plain, testing::Contains("scancel"));
+  EXPECT_EQ(command_of("brno", true), remote::in_login_shell(plain));
 }
 
 // A run that reads xffl.yaml again, for a new member, may find another host of an old one.
@@ -59,6 +90,9 @@ TEST(Services, ASessionIsThatOfTheSettings) {
   EXPECT_EQ(services.connect_transfer(facility), files);
   facility.transfer.hosts[0].name = "other";
   EXPECT_NE(services.connect_transfer(facility), files);
+  facility.transfer.hosts.clear();
+  EXPECT_EQ(services.connect_transfer(facility), services.connect(facility))
+      << "one log-in of the user serves both";
 }
 
 config::Facility ssh_facility(const test::Sshd& sshd) {

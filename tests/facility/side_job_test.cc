@@ -121,6 +121,20 @@ bool follows_to_the_report(seconds interval, seconds end, seconds late) {
   return job.follow([&] { return fake.clock.elapsed() > late; });
 }
 
+TEST(SideJob, IsFollowedAcrossALinkThatDrops) {
+  test::FakeServices fake;
+  submitted_job(fake, submit::JobState::kRunning);
+  const config::Facility facility = alba();
+  SideJob job(facility, seconds(1), fake.services, kPlace, {}, {});
+  ASSERT_TRUE(job.is_under_way());
+  int looks = 0;
+  EXPECT_TRUE(job.follow([&] {
+    if (++looks < 3) throw Error(ErrorKind::kRemote, "the link is down");
+    return true;
+  }));
+  EXPECT_EQ(looks, 3);
+}
+
 // A shared file system shows the report a moment after the job's end.
 TEST(SideJob, TheReportOfALongJobMayBeLate) {
   EXPECT_TRUE(follows_to_the_report(seconds(1), minutes(5), minutes(5) + seconds(1)));
@@ -134,6 +148,11 @@ TEST(SideJob, TheReportMayBeNearlyAMinuteLate) {
 // The minute begins with the answer that the job is gone, not with the last query before.
 TEST(SideJob, TheReportMayBeLateBetweenTwoQueries) {
   EXPECT_TRUE(follows_to_the_report(seconds(60), seconds(55), seconds(80)));
+}
+
+// A killed job writes no report. Its command would wait for ever.
+TEST(SideJob, IsGivenUpAMinuteAfterItsEnd) {
+  EXPECT_FALSE(follows_to_the_report(seconds(1), minutes(5), minutes(7)));
 }
 
 // Notes the folders in which compute nodes would begin its jobs.

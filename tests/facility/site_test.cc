@@ -3,12 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "fake_services.h"
+#include "support/await.h"
 #include "support/temp_dir.h"
 #include "support/thrown.h"
 #include "support/tiny_model.h"
 #include "xffl/base/file.h"
 #include "xffl/checkpoint/manifest.h"
+#include "xffl/remote/stop_scope.h"
 #include "xffl/tokens/prepared.h"
 
 namespace xffl::facility {
@@ -213,6 +217,79 @@ TEST(Site, AClockThatIsThousandsOfYearsAwayIsNotRecorded) {
     EXPECT_EQ(usage->clock_offset, std::nullopt);
     EXPECT_EQ(usage->starts.size(), 1u);
   }
+}
+
+// Calls `before` ahead of each look at a file.
+struct WatchedSession final : test::FakeSession {
+  explicit WatchedSession(std::function<void()> call) : before(std::move(call)) {}
+  std::optional<FileInfo> stat(const RemotePath& path) override {
+    before();
+    return FakeSession::stat(path);
+  }
+  const std::function<void()> before;
+};
+
+// The first round's accepted update of alba: damaged on this machine, and gone at the facility.
+struct DamagedUpdate : OpenSite {
+  DamagedUpdate() {
+    test::write_tiny_model(folder.global(0), test::kTinyRows, [](size_t) { return 1.0f; });
+    const std::string sha256 = checkpoint::write_manifest(folder.global(0)).root_sha256();
+    history.record({}, history::ModelImported{sha256, sha256, ""});
+    round.base_sha256 = sha256;
+    alba.folder = RemotePath("/w");
+    test::write_tiny_model(folder.facility(1, alba.facility) / "update", test::kTinyRows,
+                           [](size_t) { return 2.0f; });
+  }
+  std::optional<std::string> restore(std::function<void()> before_stat,
+                                     const UpdateFetch::IsOver& is_over) {
+    fake.session = std::make_shared<WatchedSession>(std::move(before_stat));
+    fake.session->make_dirs(alba.folder);
+    Site watched(context, round, alba);
+    const history::Accepted accepted{.facility = alba.facility,
+                                     .attempt = 1,
+                                     .update_sha256 = std::string(64, 'c'),
+                                     .report = {}};
+    return UpdateFetch(watched).restore(accepted, std::chrono::hours(1), is_over, {});
+  }
+};
+
+// A cancellation would end the run of all facilities.
+TEST(UpdateFetch, AFetchThatTheDeadlineEndsCostsTheUpdateOnly) {
+  DamagedUpdate open;
+  const auto silent = [] {
+    const std::stop_token stop = remote::StopScope::current();
+    EXPECT_TRUE(test::await([&] { return stop.stop_requested(); }));
+    throw Error(ErrorKind::kCancelled, "stopped while it looked");
+  };
+  EXPECT_THAT(open.restore(silent, [](auto) { return true; }),
+              testing::Optional(testing::HasSubstr("before the round's deadline")));
+}
+
+// The check of a large update may take the whole time of a check.
+TEST(UpdateFetch, AFetchAfterALongCheckHasItsOwnTime) {
+  DamagedUpdate open;
+  std::optional<std::chrono::steady_clock::time_point> of_check;
+  const auto is_over = [&](std::chrono::steady_clock::time_point began) {
+    if (!of_check) of_check = began;
+    return began == *of_check;
+  };
+  bool has_waited = false;
+  const auto wait_once = [&] {
+    if (std::exchange(has_waited, true)) return;
+    const std::stop_token stop = remote::StopScope::current();
+    EXPECT_FALSE(test::await([&] { return stop.stop_requested(); }, std::chrono::seconds(1)));
+  };
+  EXPECT_THAT(open.restore(wait_once, is_over), testing::Optional(testing::HasSubstr("vanished")));
+}
+
+// The job of a folder that the site has removed may have used its whole walltime.
+TEST(Site, AJobNeverStartedOnlyIfItsFolderIsThere) {
+  OpenSite open;
+  EXPECT_FALSE(JobTraces(open.site).usage(2));
+  open.fake.session->put("/w/r0001/a2/job.json", "{}");
+  const auto usage = JobTraces(open.site).usage(2);
+  ASSERT_TRUE(usage);
+  EXPECT_TRUE(usage->starts.empty());
 }
 
 // An error of this machine may pass. Only a model without a remedy ends the run.

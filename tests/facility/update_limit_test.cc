@@ -4,7 +4,10 @@
 
 #include "site.h"
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "support/tiny_model.h"
+#include "xffl/base/error.h"
+#include "xffl/base/file.h"
 
 namespace xffl::facility {
 namespace {
@@ -29,6 +32,22 @@ TEST(ModelNorms, AreThoseOfTheGivenModel) {
   ModelNorms norms;
   for (const int round : {1, 2, 1})
     EXPECT_NEAR(norms.of(model(round), {}), round * norm, 1e-6) << round;
+}
+
+// Once the model is made again, its own norm limits the updates.
+TEST(ModelNorms, ADamagedModelHasNone) {
+  const test::TempDir dir;
+  const auto write = [&](float value) {
+    test::write_tiny_model(dir / "model", test::kTinyRows, [value](size_t) { return value; });
+  };
+  write(2.0f);
+  const double norm = ModelNorms().of(dir / "model", {});
+  EXPECT_GT(norm, 0);
+  ModelNorms norms;
+  write_file_atomic(dir / "model/model.safetensors", "damaged");
+  EXPECT_EQ(test::kind_of([&] { norms.of(dir / "model", {}); }), ErrorKind::kCorrupt);
+  write(2.0f);
+  EXPECT_EQ(norms.of(dir / "model", {}), norm);
 }
 
 }  // namespace

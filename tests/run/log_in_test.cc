@@ -3,14 +3,24 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 
+#include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <memory>
+#include <optional>
+#include <stdexcept>
+#include <thread>
 
+#include "support/await.h"
 #include "support/failing_call.h"
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/history/run_history.h"
 #include "xffl/history/work_files.h"
+#include "xffl/remote/stop_scope.h"
 
 namespace xffl::run {
 namespace {
@@ -134,6 +144,46 @@ TEST_F(LogIn, AClientThatDisconnectsHarmsNothing) {
                                           }),
                Error);
   EXPECT_TRUE(log_in_as_client("123456"));
+}
+
+TEST_F(LogIn, AnUnexpectedExceptionEndsOnlyItsLogIn) {
+  LoginServer desk(folder_.login(), *history_, [](const FacilityName&, const remote::Ask&) {
+    throw std::runtime_error("no Error");
+  });
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(test::kind_of([&] { log_in_as_client("123456"); }), ErrorKind::kAuth);
+}
+
+// A user may type for two minutes.
+TEST_F(LogIn, AnEndingCoordinatorWaitsForNoAnswer) {
+  std::optional<LoginServer> desk(std::in_place, folder_.login(), *history_, two_factors());
+  std::atomic<bool> is_asked = false, has_ended = false;
+  const std::jthread client([&] {
+    const auto answer = [&](const std::string&, bool) {
+      is_asked = true;
+      EXPECT_TRUE(test::await([&] { return has_ended.load(); }, std::chrono::seconds(30)));
+      return std::string("123456");
+    };
+    EXPECT_THROW(log_in_through_coordinator(folder_, FacilityName("alba"), answer), Error);
+  });
+  EXPECT_TRUE(test::await([&] { return is_asked.load(); }));
+  desk.reset();
+  has_ended = true;
+}
+
+// The host hardly answers.
+TEST_F(LogIn, AnEndingCoordinatorStopsALogIn) {
+  std::atomic<bool> has_begun = false, is_stopped = false;
+  std::optional<LoginServer> desk(
+      std::in_place, folder_.login(), *history_, [&](const FacilityName&, const remote::Ask&) {
+        has_begun = true;
+        const auto stops = [] { return remote::StopScope::current().stop_requested(); };
+        is_stopped = test::await(stops, std::chrono::seconds(30));
+      });
+  const std::jthread client([&] { log_in_as_client("123456"); });
+  EXPECT_TRUE(test::await([&] { return has_begun.load(); }));
+  desk.reset();
+  EXPECT_TRUE(is_stopped);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -67,6 +68,29 @@ class Federation : public test::SmallFederation {
         .seekp(-3, std::ios::end)
         .put(0x7f);
   }
+  static void flip_byte(const fs::path& file) {
+    const auto at = static_cast<std::streamoff>(fs::file_size(file) / 2);
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    const int byte = stream.seekg(at).get();
+    stream.seekp(at).put(static_cast<char>(byte ^ 1));
+  }
+  // The second of two rounds gets its model as differences; each job unpacks its model.
+  config::Experiment with_packed_models() {
+    write_model(20'000);
+    config::Experiment parsed = experiment("policy: {evaluate_last: false}\n", 2);
+    for (config::Facility& facility : parsed.facilities) {
+      facility.access = config::AccessKind::kSsh;  // the sessions stay local
+      facility.transfer.pack = config::PackModels::kAlways;
+    }
+    on_submit_ = [this](const job::JobSpec& spec) {
+      if (spec.base_model_packed)
+        fs::copy(run_folder().global(1), spec.base_model_path, fs::copy_options::recursive);
+    };
+    return parsed;
+  }
+  // A run that fails because of brno. alba's second attempt is accepted, and its update is damaged
+  // here.
+  void fail_after_a_second_attempt_of_alba(const std::string& policy);
   // A job that finds its model damaged says so; the next attempt compares the model's bytes.
   void expect_repaired_model(const std::string& training);
   // Runs until alba's update is here; brno's job runs on.
@@ -195,6 +219,19 @@ TEST_F(Federation, TheFileOfAJobHasThePathsOfComputeNodes) {
                    folder_.path().string() + "'], ";
   EXPECT_EQ(run("policy: {evaluate_last: false}\n").rounds_published, 1);
   EXPECT_THAT(jobs_of("alba").at(0).train_paths, ElementsAre("/nodes/x.tokens"));
+}
+
+// A site with data movers forbids large transfers on its login nodes.
+TEST_F(Federation, ModelsAndUpdatesPassThroughTheHostsForTransfers) {
+  write_model(300'000);  // small files pass through the login node
+  const auto local = remote::make_local_session();
+  const auto movers = std::make_shared<test::FaultySession>(*local);
+  facility::Services made = services();
+  made.connect_transfer = [&](const config::Facility&) { return movers; };
+  run_federation(experiment("policy: {evaluate_last: false}\n"), run_folder(), made,
+                 stop_.get_token(), observer_);
+  EXPECT_GT(movers->calls("write"), 0) << "the model";
+  EXPECT_GT(movers->calls("download"), 0) << "the updates";
 }
 
 // A job would wait in the queue, and then find nothing to train on.
@@ -334,6 +371,45 @@ TEST_F(Federation, AnotherUpdateTakesNoPlaceOfAnAcceptedOne) {
   EXPECT_EQ(jobs_of("alba").size(), 2u) << "alba trains again";
 }
 
+void Federation::fail_after_a_second_attempt_of_alba(const std::string& policy) {
+  rejected_["brno"] = "not now";
+  on_submit_ = [this](const job::JobSpec& spec) {
+    if (spec.key.attempt == 1) ends_["alba"] = {};
+    if (spec.key.attempt == 2) ends_.erase("alba");
+  };
+  failure_of(policy);
+  on_submit_ = {};
+  rejected_.clear();
+  ASSERT_EQ(jobs_of("alba").size(), 2u);
+  damage_accepted_update("alba");
+}
+
+// The facility has no report of the first attempt.
+TEST_F(Federation, ADamagedUpdateOfASecondAttemptIsFetchedAgain) {
+  const std::string policy = "policy: {max_attempts: 2, evaluate_last: false}\n";
+  ASSERT_NO_FATAL_FAILURE(fail_after_a_second_attempt_of_alba(policy));
+  const auto local = remote::make_local_session();
+  const auto session = std::make_shared<test::FaultySession>(*local);
+  bool has_dropped = false;
+  session->after_stat = [&](const RemotePath& path) {
+    if (path.str().ends_with("/update/manifest.json") && !std::exchange(has_dropped, true))
+      throw Error(ErrorKind::kRemote, "the link dropped");
+  };
+  sessions_["alba"] = session;
+  EXPECT_EQ(run(policy).rounds_published, 1);
+  EXPECT_TRUE(has_dropped) << "the test tells nothing";
+  EXPECT_EQ(jobs_of("alba").size(), 2u) << "alba still has the update";
+}
+
+TEST_F(Federation, ALostUpdateOfASecondAttemptIsTrainedAgain) {
+  const std::string policy = "policy: {max_attempts: 2, evaluate_last: false}\n";
+  ASSERT_NO_FATAL_FAILURE(fail_after_a_second_attempt_of_alba(policy));
+  fs::remove(jobs_of("alba").at(1).report_path);
+  EXPECT_EQ(run(policy).rounds_published, 1);
+  ASSERT_EQ(jobs_of("alba").size(), 3u);
+  EXPECT_EQ(jobs_of("alba").back().key.attempt, 3);
+}
+
 TEST_F(Federation, AnAcceptedUpdateIsFetchedAgainUnderALowerMaxChange) {
   rejected_["brno"] = "not now";
   failure_of("");
@@ -357,6 +433,20 @@ TEST_F(Federation, AnAcceptedUpdateIsFetchedAgainUnderShorterSequences) {
   EXPECT_EQ(jobs_of("alba").size(), 1u) << "the limit of its acceptance counts";
 }
 
+// alba is down for longer than policy.max_outage.
+TEST_F(Federation, ADamagedUpdateOfAnAbsentFacilityEndsNoRun) {
+  rejected_["brno"] = "not now";
+  failure_of("");
+  damage_accepted_update("alba");
+  rejected_.clear();
+  sessions_["alba"] = std::make_shared<test::DeadSession>();
+  EXPECT_EQ(run("policy: {on_missing: skip, quorum: 1, max_outage: 3h, poll_interval: 1m, "
+                "evaluate_last: false}\n")
+                .rounds_published,
+            1);
+  EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("brno"));
+}
+
 TEST_F(Federation, AFailedRoundCancelsTheOtherJobs) {
   std::vector<std::string> cancelled;
   on_cancel_ = [&](const std::string& facility) {
@@ -368,6 +458,56 @@ TEST_F(Federation, AFailedRoundCancelsTheOtherJobs) {
   ends_["brno"] = {.state = submit::JobState::kEnded};
   failure_of("policy: {on_missing: fail, max_attempts: 1, poll_interval: 1m}\n");
   EXPECT_THAT(cancelled, ElementsAre("alba"));
+}
+
+// alba's job reports right after the last look at it; the next run fetches the update.
+TEST_F(Federation, AFailedRoundDoesNotCancelAJobThatHasReported) {
+  job::JobSpec of_alba;
+  bool reports = false;
+  std::atomic<bool> looks = false, cancels = false;
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.key.facility != "alba") return;
+    of_alba = spec;
+    reports = true;
+  };
+  const auto local = remote::make_local_session();
+  const auto session = std::make_shared<test::FaultySession>(*local);
+  session->after_stat = [&](const RemotePath& path) {
+    if (!path.str().ends_with(plan::kReportFile) || !std::exchange(reports, false)) return;
+    looks = true;
+    const std::stop_token stop = remote::StopScope::current();
+    EXPECT_TRUE(test::await([&] { return stop.stop_requested(); }));
+    train(of_alba);
+  };
+  sessions_["alba"] = session;
+  trainings_["alba"].duration = hours(100'000);
+  ends_["brno"] = {.state = submit::JobState::kEnded};
+  on_begin_ = [&](const std::string& facility) {
+    if (facility != "brno") return;
+    EXPECT_TRUE(test::await([&] { return looks.load(); }));
+  };
+  on_cancel_ = [&](const std::string&) { return cancels = true; };
+  failure_of("policy: {on_missing: fail, max_attempts: 1, poll_interval: 1m}\n");
+  EXPECT_TRUE(fs::exists(of_alba.report_path)) << "the test tells nothing";
+  EXPECT_FALSE(cancels);
+}
+
+// This machine cannot begin brno's part of the round. alba's job would hide the error for weeks.
+TEST_F(Federation, AnErrorAtOneFacilityEndsTheWaitForTheOthers) {
+  std::atomic<bool> is_submitted = false;
+  trainings_["alba"].duration = hours(1000);
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.key.facility != "alba") return;
+    is_submitted = true;
+    const std::stop_token stop = remote::StopScope::current();
+    EXPECT_TRUE(test::await([&] { return stop.stop_requested(); }, std::chrono::seconds(30)));
+  };
+  on_begin_ = [&](const std::string& facility) {
+    if (facility != "brno") return;
+    EXPECT_TRUE(test::await([&] { return is_submitted.load(); }));
+    throw Error(ErrorKind::kUnsupported, "this build lacks the queue manager");
+  };
+  EXPECT_EQ(test::kind_of([&] { run("policy: {poll_interval: 1h}\n"); }), ErrorKind::kUnsupported);
 }
 
 void Federation::expect_repaired_model(const std::string& training) {
@@ -395,27 +535,82 @@ TEST_F(Federation, AModelThatAJobFindsDamagedIsRepaired) { expect_repaired_model
 
 TEST_F(Federation, WithLoraTheModelUnderTheAdapterIsRepaired) { expect_repaired_model(kLora); }
 
-// A job waits in the queue of a site that removes files which nobody has read for 80 days. It would
-// start without its model.
+// The link drops as the next attempt compares the model, which the facility has not mended yet.
+TEST_F(Federation, AModelIsRepairedAfterALinkThatDropped) {
+  const auto local = remote::make_local_session();
+  const auto session = std::make_shared<test::FaultySession>(*local);
+  bool complains = false, has_dropped = false;
+  session->after_stat = [&](const RemotePath& path) {
+    if (path.str().ends_with(plan::kModelFailure)) complains = complains || fs::exists(path.str());
+    if (!complains || path.str().find("/models/") == std::string::npos) return;
+    if (!std::exchange(has_dropped, true)) throw Error(ErrorKind::kRemote, "the link dropped");
+  };
+  sessions_["alba"] = session;
+  expect_repaired_model("");
+  EXPECT_TRUE(has_dropped) << "the test tells nothing";
+}
+
+// A job could not unpack differences to another model than its facility holds.
+TEST_F(Federation, ADamagedReferenceIsMadeAgainBeforeAModelIsPacked) {
+  const config::Experiment parsed = with_packed_models();
+  const fs::path reference = run_folder().global(0) / "model.safetensors";
+  std::string whole;
+  observer_.on_round = [&](int round, const auto&, double) {
+    if (round != 1) return;
+    whole = read_file(reference, 1 << 20);
+    flip_byte(reference);
+    EXPECT_NE(read_file(reference, 1 << 20), whole);
+  };
+  EXPECT_EQ(run(parsed).rounds_published, 2);
+  EXPECT_TRUE(jobs_of("alba").at(1).base_model_packed) << "the test tells nothing";
+  EXPECT_EQ(read_file(reference, 1 << 20), whole);
+}
+
+// The error of a model that is damaged on this machine would end the run.
+TEST_F(Federation, AFacilityGetsTheWholeModelWhenThePackedOneIsDamagedHere) {
+  const config::Experiment parsed = with_packed_models();
+  const auto local = remote::make_local_session();
+  const auto session = std::make_shared<test::FaultySession>(*local);
+  bool is_damaged = false;
+  session->after_stat = [&](const RemotePath& path) {
+    if (!path.parent().filename().starts_with("packed-") || std::exchange(is_damaged, true)) return;
+    for (const auto& entry : fs::directory_iterator(run_folder().round(1))) {
+      if (!entry.is_directory() || !entry.path().filename().string().starts_with("global.packed"))
+        continue;
+      for (const auto& file : fs::directory_iterator(entry.path())) flip_byte(file.path());
+    }
+  };
+  sessions_["alba"] = session;
+  EXPECT_EQ(run(parsed).rounds_published, 2);
+  EXPECT_TRUE(is_damaged) << "the test tells nothing";
+  ASSERT_EQ(jobs_of("alba").size(), 2u);
+  EXPECT_FALSE(jobs_of("alba")[1].base_model_packed);
+}
+
+// Jobs wait in the queues of sites that remove files which nobody has read for 80 days. They would
+// start without their models.
 TEST_F(Federation, APurgedModelIsBackBeforeTheWaitingJobStarts) {
   facility_keys_ = "purge_after: 80d, ";
+  trainings_["alba"] = {.duration = hours(24 * 60), .state = submit::JobState::kHeld};
   trainings_["brno"] = {.duration = hours(24 * 60), .state = submit::JobState::kPending};
   std::mutex mutex;
-  fs::path model;  // of brno
-  bool removed = false, back = false;
+  std::map<std::string, fs::path> models;  // by facility
+  std::set<std::string> removed, back;
   on_submit_ = [&](const job::JobSpec& spec) {
     const std::lock_guard lock(mutex);
-    if (spec.key.facility == "brno") model = fs::path(spec.base_model_path) / "model.safetensors";
+    models[spec.key.facility] = fs::path(spec.base_model_path) / "model.safetensors";
   };
   clock_.on_sleep = [&] {
     const std::lock_guard lock(mutex);
-    if (model.empty()) return;
-    back = back || (removed && fs::exists(model));
-    removed = removed || fs::remove(model);
+    for (const auto& [name, model] : models) {
+      if (back.contains(name)) continue;
+      if (removed.contains(name) && fs::exists(model)) back.insert(name);
+      if (!removed.contains(name) && fs::remove(model)) removed.insert(name);
+    }
   };
   EXPECT_EQ(run("policy: {poll_interval: 1h, evaluate_last: false}\n").rounds_published, 1);
-  EXPECT_TRUE(back);
-  EXPECT_EQ(jobs_of("brno").size(), 1u);
+  EXPECT_THAT(back, ElementsAre("alba", "brno"));
+  for (const char* name : {"alba", "brno"}) EXPECT_EQ(jobs_of(name).size(), 1u) << name;
 }
 
 // After the repair a further report has another cause, and counts as a failed attempt.
@@ -477,18 +672,22 @@ TEST_F(Federation, NoOtherModelTakesThePlaceOfADamagedOne) {
   EXPECT_EQ(read_file(run_folder().global(0) / "model.safetensors", 1 << 20), damaged);
 }
 
-// The journal has the round's weights: another release may compute others from the same reports.
+// The journal has the rounds' weights: another release may compute others from the same reports.
 // Other settings stand for that release.
 TEST_F(Federation, ADamagedMasterIsRebuiltWithTheWeightsOnRecord) {
   trainings_["alba"] = {.step = 1.0f, .tokens = 96};
   trainings_["brno"] = {.step = 0.5f, .tokens = 32};
-  run("policy: {evaluate_last: false}\naggregation: {weights: tokens}\n");
+  run("policy: {evaluate_last: false}\naggregation: {weights: tokens}\n", 2);
   const history::RunFolder folder = run_folder();
-  write_file_atomic(folder.master(1) / "model.safetensors", "damaged");
-  const config::Experiment other = experiment("aggregation: {weights: equal}\n");
+  const config::Experiment other = experiment("aggregation: {weights: equal}\n", 2);
   history::RunHistory history(folder.journal());
-  facility::RunModels(other, folder, history).restore_master(1);
-  EXPECT_EQ(master_weight(0), 0.875f) << "(96 * 1 + 32 * 0.5) / 128";
+  facility::RunModels models(other, folder, history);
+  for (const int round : {1, 2}) {
+    write_file_atomic(folder.master(round) / "model.safetensors", "damaged");
+    models.restore_master(round);
+    EXPECT_EQ(master_weight(0, round), 0.875f * static_cast<float>(round))
+        << "(96 * 1 + 32 * 0.5) / 128 in each round";
+  }
 }
 
 // A second reader that met the damage before the rebuild does not hash the whole model again.
@@ -600,6 +799,24 @@ TEST_F(Federation, AnErrorOfAFileAtAnEvaluationEndsNoRun) {
               HasSubstr("cannot look"));
 }
 
+// brno no longer answers when the user gives up the evaluation of the last model.
+TEST_F(Federation, AnEvaluationThatIsGivenUpAtAnUnreachableFacilityEndsNoRun) {
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.training.steps == 0) stop_.request_stop();
+  };
+  EXPECT_EQ(test::kind_of([&] { run(""); }), ErrorKind::kCancelled);
+  on_submit_ = {};
+  stop_ = {};
+  int cancellations = 0;
+  on_cancel_ = [&](const std::string&) -> bool {
+    ++cancellations;
+    throw Error(ErrorKind::kRemote, "the link is down");
+  };
+  EXPECT_EQ(run("policy: {evaluate_last: false}\n").rounds_published, 1);
+  EXPECT_GT(cancellations, 0) << "the test tells nothing";
+  EXPECT_TRUE(state().completed);
+}
+
 void Federation::stop_with_the_update_of_alba(const std::string& policy) {
   // The journal has the times of the wall clock.
   clock_.advance(Clock::UtcTime(SystemClock().utc()) - clock_.utc());
@@ -664,6 +881,24 @@ TEST_F(Federation, ARestartDoesNotRenewTheDeadline) {
   EXPECT_EQ(run(policy).rounds_published, 1);
   EXPECT_LT(clock_.elapsed() - restarted, hours(1));
   EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("alba"));
+}
+
+// An action of brno begins before the deadline and takes 6 s longer. After 5 s the deadline would
+// end the action under another on_missing.
+TEST_F(Federation, UnderWaitTheDeadlineEndsNoAction) {
+  std::atomic<bool> looks = false;
+  const auto local = remote::make_local_session();
+  const auto session = std::make_shared<test::FaultySession>(*local);
+  session->after_stat = [&](const RemotePath& path) {
+    if (!path.str().ends_with(plan::kReportFile) || looks.exchange(true)) return;
+    clock_.advance(hours(3));
+    const std::stop_token stop = remote::StopScope::current();
+    EXPECT_FALSE(test::await([&] { return stop.stop_requested(); }, std::chrono::seconds(6)));
+  };
+  sessions_["brno"] = session;
+  EXPECT_EQ(
+      run("policy: {on_missing: wait, deadline: 2h, evaluate_last: false}\n").rounds_published, 1);
+  EXPECT_TRUE(looks);
 }
 
 // Only brno measures the last model, and its scheduler accepts no further job.
@@ -773,6 +1008,22 @@ TEST_F(Federation, AJobThatSurvivesItsCancellationsIsCancelledAgainAtTheEnd) {
   EXPECT_EQ(cancellations, 6) << "none of the first five is on record as confirmed";
 }
 
+// The job of the first round survives five cancellations, and would run beside that of the second.
+TEST_F(Federation, AJobThatSurvivesItsCancellationsIsCancelledAgainAheadOfTheNextOne) {
+  let_brno_begin_after_alba();
+  trainings_["brno"].duration = hours(1000);
+  std::atomic<int> cancellations = 0;
+  on_cancel_ = [&](const std::string&) { return ++cancellations > 5; };
+  std::vector<int> ahead;  // the cancellations before each job of brno
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.key.facility != "brno") return;
+    ahead.push_back(cancellations);
+    if (spec.key.round == 2) stop_.request_stop();
+  };
+  EXPECT_EQ(test::kind_of([&] { run(kLeavesOutLateOnes, 2); }), ErrorKind::kCancelled);
+  EXPECT_THAT(ahead, ElementsAre(0, 6));
+}
+
 // The deadline fails the round; brno's job survives five cancellations.
 TEST_F(Federation, ACancellationOfTheRunRepeatsThatOfAFailedAttempt) {
   const std::string policy = "policy: {on_missing: fail, deadline: 2h, poll_interval: 1m}\n";
@@ -818,6 +1069,35 @@ TEST_F(Federation, ACancellationWithoutACredentialIsNotConfirmed) {
   on_cancel_ = {};
   cancel(policy);
   EXPECT_TRUE(state().cancelled);
+}
+
+// The coordinator gets the request. The next one would train if the request were gone.
+TEST_F(Federation, ACancellationThatTheCoordinatorCannotConfirmStaysOnRecord) {
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  trainings_["brno"].duration = hours(100'000);
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.key.facility != "brno") return;
+    history::leave_request(run_folder(), {history::Request::Kind::kCancel, {}, "enough"});
+    const std::stop_token stop = remote::StopScope::current();
+    EXPECT_TRUE(test::await([&] { return stop.stop_requested(); }, std::chrono::seconds(30)));
+  };
+  on_cancel_ = needs_a_log_in;
+  EXPECT_EQ(test::kind_of([&] { run(policy); }), ErrorKind::kAuth);
+  EXPECT_FALSE(state().cancelled);
+  ASSERT_EQ(history::pending_requests(run_folder()).size(), 1u);
+  on_cancel_ = {};
+  EXPECT_EQ(test::kind_of([&] { run(policy); }), ErrorKind::kFailed);
+  EXPECT_TRUE(state().cancelled);
+  EXPECT_EQ(jobs_of("brno").size(), 1u);
+}
+
+// The user ended the command that waited for the coordinator.
+TEST_F(Federation, ALateCancellationLeavesACompletedRunAlone) {
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  run(policy);
+  history::leave_request(run_folder(), {history::Request::Kind::kCancel, {}, "enough"});
+  EXPECT_EQ(run(policy).rounds_published, 1);
+  EXPECT_FALSE(state().cancelled);
 }
 
 // A facility that hardly answers must not keep the jobs of the others running. Each cancellation
@@ -881,6 +1161,31 @@ TEST_F(Federation, ACancellationWithoutACredentialHoldsUpNoLaterRound) {
   EXPECT_EQ(jobs_of("brno").size(), 2u);
 }
 
+// The cancellation of brno's job of the first round outlasts the second round.
+TEST_F(Federation, AnEarlierCancellationThatTheRoundsEndStopsEndsNoRun) {
+  trainings_["brno"].duration = hours(100'000);
+  const auto has_second_update = [&] {
+    const auto events = history::read_events(run_folder().journal());
+    return std::any_of(events.begin(), events.end(), [](const history::StoredEvent& event) {
+      return event.kind == "update_accepted" && event.round == 2;
+    });
+  };
+  std::atomic<int> later = 0;  // cancellations after the first round
+  on_cancel_ = [&](const std::string& facility) {
+    if (!fs::exists(run_folder().current())) return needs_a_log_in(facility);
+    if (++later > 1) return true;  // at the run's end
+    EXPECT_TRUE(test::await(has_second_update));
+    clock_.advance(hours(1));
+    const std::stop_token stop = remote::StopScope::current();
+    EXPECT_TRUE(test::await([&] { return stop.stop_requested(); }, std::chrono::seconds(30)));
+    throw Error(ErrorKind::kCancelled, "stopped while scancel ran");
+  };
+  EXPECT_EQ(run(kLeavesOutLateOnes, 2).rounds_published, 2);
+  EXPECT_EQ(later, 2);
+  EXPECT_EQ(jobs_of("brno").size(), 1u);
+  EXPECT_THAT(state().rounds.at(2).participant_names(), ElementsAre("alba"));
+}
+
 // brno is unreachable when it leaves at once. alba's part of the second round begins with the
 // cancellation of brno's job.
 TEST_F(Federation, TheJobOfAFacilityThatLeftIsCancelledInALaterRound) {
@@ -903,6 +1208,47 @@ TEST_F(Federation, TheJobOfAFacilityThatLeftIsCancelledInALaterRound) {
   };
   EXPECT_EQ(run("policy: {evaluate_last: false}\n", 2).rounds_published, 2);
   EXPECT_EQ(jobs_of("brno").size(), 1u);
+}
+
+// The scheduler of brno, which has left, does not answer while alba trains the second round.
+TEST_F(Federation, NoRoundWaitsForACancellationAtAFacilityThatLeft) {
+  trainings_["brno"].duration = hours(100'000);
+  std::atomic<int> later = 0;  // cancellations after the first round
+  const auto has_published = [&] { return fs::exists(run_folder().current()); };
+  on_cancel_ = [&](const std::string& facility) {
+    if (!has_published()) throw Error(ErrorKind::kRemote, facility + ": the link is down");
+    if (++later > 1) return true;  // at the run's end
+    const std::stop_token stop = remote::StopScope::current();
+    EXPECT_TRUE(test::await([&] { return stop.stop_requested(); }, std::chrono::seconds(30)));
+    throw Error(ErrorKind::kCancelled, "stopped while scancel ran");
+  };
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.key.facility != "brno") return;
+    history::leave_request(run_folder(),
+                           {history::Request::Kind::kLeave, {FacilityName("brno")}, "spent", true});
+    EXPECT_TRUE(test::await([&] { return history::pending_requests(run_folder()).empty(); }));
+  };
+  on_begin_ = [&](const std::string& facility) {
+    if (facility != "alba" || !has_published()) return;
+    EXPECT_TRUE(test::await([&] { return later > 0; }, std::chrono::seconds(30)));
+  };
+  EXPECT_EQ(run("policy: {evaluate_last: false}\n", 2).rounds_published, 2);
+  EXPECT_GE(later, 2);
+}
+
+// Each cancellation of the run's end waits until the other one has begun.
+TEST_F(Federation, LeftoverCancellationsAreRepeatedSideBySide) {
+  has_cork_ = true;
+  for (const char* name : {"brno", "cork"}) trainings_[name].duration = hours(1000);
+  std::atomic<int> begun = 0;
+  on_cancel_ = [&](const std::string& facility) {
+    if (!fs::exists(run_folder().current())) return needs_a_log_in(facility);
+    ++begun;
+    EXPECT_TRUE(test::await([&] { return begun >= 2; }, std::chrono::seconds(30))) << facility;
+    return true;
+  };
+  EXPECT_EQ(run(kLeavesOutLateOnes).rounds_published, 1);
+  EXPECT_EQ(begun, 2);
 }
 
 // brno's cancellations of two rounds are left, and brno no longer answers.
@@ -1083,6 +1429,24 @@ TEST_F(Federation, APauseReleasesTheAllocationOfTheRoundBefore) {
   EXPECT_THAT(released, ElementsAre("brno"));
 }
 
+// A user's command, and each later request to a coordinator, would wait for brno.
+TEST_F(Federation, AFacilityThatDoesNotReleaseItsAllocationHoldsUpNoPause) {
+  facility_keys_ = "scheduler: slurm, slurm: {time: 3h, keep_allocation: 1h}, ";
+  observer_.on_round = [&](int, const auto&, double) { stop_.request_stop(); };
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  EXPECT_EQ(test::kind_of([&] { run(policy, 2); }), ErrorKind::kCancelled);
+  bool is_asked = false;
+  on_release_ = [&](const std::string&) {
+    is_asked = true;
+    const std::stop_token stop = remote::StopScope::current();
+    EXPECT_TRUE(test::await([&] { return stop.stop_requested(); }, std::chrono::seconds(30)));
+    throw Error(ErrorKind::kCancelled, "stopped while it waited");
+  };
+  act({history::Request::Kind::kPause, {FacilityName("brno")}, "maintenance"}, policy, 2);
+  EXPECT_TRUE(is_asked) << "the test tells nothing";
+  EXPECT_TRUE(state().paused.contains(FacilityName("brno")));
+}
+
 // cork is new in xffl.yaml, and would take part from the second round on.
 TEST_F(Federation, AFacilityThatLeftIsNotJoinedByAChangeOfTheConfiguration) {
   const std::string policy = "policy: {evaluate_last: false}\n";
@@ -1196,6 +1560,27 @@ TEST_F(Federation, AMemberStaysInTheRoundAndInTheNext) {
   EXPECT_FALSE(state().left.contains(alba));
 }
 
+// brno is unreachable when it leaves at once together with cork; no coordinator runs.
+TEST_F(Federation, AnUnreachableFacilityThatLeavesKeepsNoOthersJobRunning) {
+  has_cork_ = true;
+  const std::string policy = "policy: {evaluate_last: false}\n";
+  for (const char* name : {"brno", "cork"}) trainings_[name].duration = hours(100'000);
+  int submitted = 0;
+  on_submit_ = [&](const job::JobSpec& spec) {
+    if (spec.key.facility != "alba" && ++submitted == 2) stop_.request_stop();
+  };
+  EXPECT_EQ(test::kind_of([&] { run(policy); }), ErrorKind::kCancelled);
+  std::vector<std::string> cancelled;
+  on_cancel_ = [&](const std::string& facility) {
+    if (facility == "brno") throw Error(ErrorKind::kRemote, "the link is down");
+    cancelled.push_back(facility);
+    return true;
+  };
+  const std::vector<FacilityName> both = {FacilityName("brno"), FacilityName("cork")};
+  act({history::Request::Kind::kLeave, both, "closed", true}, policy);
+  EXPECT_THAT(cancelled, ElementsAre("cork"));
+}
+
 TEST_F(Federation, ARejectedRequestDoesNotBlockLaterOnes) {
   const FacilityName alba("alba"), brno("brno");
   using Kind = history::Request::Kind;
@@ -1221,6 +1606,19 @@ TEST_F(Federation, ACommandThatOutlivesTheCoordinatorRemovesItsRequest) {
   EXPECT_EQ(pending, 1u);
   EXPECT_TRUE(state().paused.contains(FacilityName("alba")));
   EXPECT_THAT(history::pending_requests(run_folder()), testing::IsEmpty());
+}
+
+TEST_F(Federation, ACommandDoesNotWaitForACoordinatorThatHangs) {
+  rejected_["brno"] = "not now";
+  failure_of("");
+  auto coordinator = std::make_unique<history::RunHistory>(run_folder().journal());
+  clock_.on_sleep = [&, until = clock_.elapsed() + minutes(1)] {
+    if (clock_.elapsed() > until) coordinator.reset();
+  };
+  const history::Request request{history::Request::Kind::kPause, {FacilityName("alba")}, "x"};
+  EXPECT_THAT(test::message_of(ErrorKind::kBusy, [&] { act(request, ""); }),
+              HasSubstr("has not acted on the request yet"));
+  EXPECT_EQ(history::pending_requests(run_folder()).size(), 1u);
 }
 
 // A budget ends its own pause when other jobs need less than their walltime.
@@ -1320,6 +1718,22 @@ TEST_F(Federation, TheConfigurationOnRecordIsInItsFile) {
   const std::string changed = "policy: {evaluate_last: false, max_attempts: 5}\n";
   ASSERT_EQ(kill_after("journal:after:2", changed), "config_changed") << "run_placed comes first";
   EXPECT_EQ(sha256_file(run_folder().config()), state().config_sha256);
+}
+
+// The record of a configuration is compared with a changed one.
+TEST_F(Federation, ADamagedConfigurationOnRecordIsNotCompared) {
+  observer_.on_round = [&](int, const auto&, double) { stop_.request_stop(); };
+  EXPECT_EQ(test::kind_of([&] { run("policy: {evaluate_last: false}\n", 2); }),
+            ErrorKind::kCancelled);
+  observer_.on_round = {};
+  stop_ = {};
+  const std::string changed = "policy: {evaluate_last: false, max_attempts: 5}\n";
+  const std::string text = read_file(run_folder().config(), 1 << 20);
+  write_file_atomic(run_folder().config(), text + "# damage\n");
+  EXPECT_THAT(test::message_of(ErrorKind::kCorrupt, [&] { run(changed, 2); }),
+              HasSubstr("is damaged: its SHA-256 differs from the journal's"));
+  write_file_atomic(run_folder().config(), text);
+  EXPECT_EQ(run(changed, 2).rounds_published, 2);
 }
 
 // Knows no job; notes whether a query was marked as the last one.
@@ -1429,6 +1843,13 @@ TEST_F(Federation, AnInputWithAManifestIsImported) {
   }
 }
 
+// Other programs have files of this name, too.
+TEST_F(Federation, AModelWithAForeignManifestIsImported) {
+  write_file_atomic(folder_ / "model/manifest.json", R"({"name": "a web page"})");
+  EXPECT_EQ(run("policy: {evaluate_last: false}\n").rounds_published, 1);
+  EXPECT_EQ(master_weight(0), 0.5f);
+}
+
 TEST_F(Federation, AnAdapterOfAnotherModelIsRejected) {
   checkpoint::LlamaConfig larger = checkpoint::read_llama_config(folder_ / "model");
   larger.hidden_size = 16;
@@ -1519,6 +1940,11 @@ TEST_F(Federation, AJobIsSubmittedInItsFolderOnComputeNodes) {
     if (!scheduler->has_job()) continue;
     ++submitted;
     EXPECT_THAT(scheduler->nodes_folder(), testing::StartsWith("/nodes/")) << name;
+    // The script hashes the model's files there.
+    const fs::path here = folder_ / scheduler->nodes_folder().substr(std::string("/nodes/").size());
+    const std::string hashes = read_file(here / plan::kModelHashes, 1 << 20);
+    EXPECT_THAT(hashes, HasSubstr("  /nodes/"));
+    EXPECT_THAT(hashes, Not(HasSubstr(folder_.path().string())));
   }
   EXPECT_GT(submitted, 0);
 }
@@ -1666,7 +2092,8 @@ TEST_F(Federation, ATemplateThatIsGoneAfterTheIntentToSubmitIsNoRejection) {
 
 // --- File descriptors ---
 
-// The lack begins with the last action of the last facility, and ends during the first pause.
+// The lack begins with the last action of the last facility, and outlasts the tries that another
+// error of this machine gets.
 TEST_F(Federation, AMeanWaitsForFileDescriptors) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -1676,7 +2103,7 @@ TEST_F(Federation, AMeanWaitsForFileDescriptors) {
   };
   const std::shared_ptr<void> restored_at_the_end(nullptr, [&](void*) { allow(before.rlim_cur); });
   const auto local = remote::make_local_session();
-  std::atomic<int> ended = 0;
+  std::atomic<int> ended = 0, pauses = 0;
   std::atomic<bool> lacks = false, waited = false;
   for (const char* name : {"alba", "brno"}) {
     const auto session = std::make_shared<test::FaultySession>(*local);
@@ -1688,7 +2115,8 @@ TEST_F(Federation, AMeanWaitsForFileDescriptors) {
     sessions_[name] = session;
   }
   clock_.on_sleep = [&] {
-    if (!lacks.exchange(false)) return;
+    if (!lacks || ++pauses < 6) return;
+    lacks = false;
     waited = true;
     allow(before.rlim_cur);
   };
@@ -1740,6 +2168,19 @@ TEST_F(Federation, AnErrorOfAFileThatStaysEndsTheRun) {
     if (clock_.elapsed() > hours(1)) stop_.request_stop();
   };
   EXPECT_EQ(test::kind_of([&] { run("policy: {evaluate_last: false}\n"); }), ErrorKind::kIo);
+}
+
+// A lack of file descriptors may last, and the coordinator then tries again without end.
+TEST_F(Federation, AStopEndsThePauseOfAPublicationThatFails) {
+  int64_t epoch = 0;
+  observer_.on_begin = [&](int64_t own) { epoch = own; };
+  on_submit_ = [&](const job::JobSpec&) {
+    make_dirs(history::work_name(run_folder().current(), epoch) / "x");
+  };
+  clock_.on_sleep = [&] {
+    if (fs::exists(run_folder().global(1))) stop_.request_stop();
+  };
+  EXPECT_EQ(test::kind_of([&] { run("policy: {evaluate_last: false}\n"); }), ErrorKind::kCancelled);
 }
 
 // A password must not reach another facility.
