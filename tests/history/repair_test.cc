@@ -224,6 +224,16 @@ TEST_F(Repair, ALossBehindAWholeDatabaseIsAcceptedFirst) {
   EXPECT_TRUE(repair(path_).damaged.empty());
 }
 
+// No opening accepts such a line: a repair that finds nothing to do would be a dead end.
+TEST_F(Repair, ALineThatIsNoEventIsALossToo) {
+  std::ofstream(mirror_, std::ios::app) << "no event\n";
+  ASSERT_EQ(opening(), ErrorKind::kCorrupt);
+  EXPECT_EQ(test::kind_of([&] { repair(path_); }), ErrorKind::kCorrupt);
+  EXPECT_EQ(repair(path_, Losses::kAccepted).lost_events, 1);
+  tick(1);
+  EXPECT_EQ(read_events(path_).size(), 6u);
+}
+
 TEST_F(Repair, WithoutAFirstEventFailsAlsoWhenALossIsAccepted) {
   damage_line(1);
   fs::remove(path_);

@@ -120,6 +120,17 @@ TEST(RunHistoryState, KnowsTheMembersOfTheRoundAndOfTheNext) {
   EXPECT_EQ(run_state.joined, std::set{brno});
 }
 
+TEST(RunHistoryState, AFacilityThatLeavesAtOnceLeavesTheRoundInProgress) {
+  auto events = begun();
+  events.push_back(event("aggregated", 1, "", 0, R"({"model_sha256":"m1","master_sha256":"f1"})"));
+  events.push_back(event("published", 1, "", 0));
+  events.push_back(event("round_planned", 2, "", 0, R"({"facilities":["alba","brno"]})"));
+  events.push_back(event("facility_left", 0, "brno", 0, R"({"reason":"r","now":true})"));
+  const RunState run_state = replay(events);
+  EXPECT_TRUE(run_state.rounds.at(1).departed.empty());
+  EXPECT_TRUE(run_state.rounds.at(2).departed.contains(FacilityName("brno")));
+}
+
 TEST(RunHistoryState, KeepsTheTimeOfAnUpdate) {
   RunState run_state = replay(begun());
   job::JobReport report;
@@ -208,6 +219,16 @@ TEST(RunHistoryState, ResumingAFailedRoundRestartsItsDeadline) {
   events[4] = event("round_planned", 1, "", 0, R"({"facilities":["alba","brno"]})");
   EXPECT_EQ(replay(events).rounds.at(1).first_submission_utc, "2026-01-01T00:00:00Z")
       << "no facility was given up";
+}
+
+// Its deadline would pass before a facility can submit a job.
+TEST(RunHistoryState, ResumingAFailedRoundWithoutASubmissionStartsNoDeadline) {
+  auto events = begun();
+  events.push_back(event("facility_missing", 1, "alba", 0, R"({"reason":"r"})"));
+  events.push_back(event("run_stopped", 0, "", 0, R"({"kind":"failed","reason":"no quorum"})"));
+  events.push_back(event("run_resumed", 0, "", 0));
+  events.back().time_utc = "2026-01-02T00:00:00Z";
+  EXPECT_EQ(replay(events).rounds.at(1).first_submission_utc, "");
 }
 
 TEST(RunHistoryState, KeepsTheReasonOfAStopUntilTheRunResumes) {

@@ -42,6 +42,11 @@ TEST(RunLocation, ASharedFolderIsTheSameOnEveryHost) {
             }),
             Relocation::kThere)
       << "a newer kernel does, or does not, say when a folder was created";
+  RunLocation unknown = kBefore;
+  unknown.host = "login2";
+  unknown.born_ns = 0;
+  const auto always = [](const fs::path&) { return true; };
+  EXPECT_EQ(relocation_of(unknown, kBefore, always), Relocation::kThere) << "of an older kernel";
 }
 
 TEST(RunLocation, ACopyIsAnotherRun) {

@@ -84,6 +84,28 @@ TEST_F(SpendingTest, AStartUsesNoMoreThanItsReservation) {
   EXPECT_EQ(alba(), 4000);
 }
 
+// A hostile facility's text, or a clock that steps back, would free the budget of all.
+TEST_F(SpendingTest, AJobThatEndsBeforeItBeginsGivesNothingBack) {
+  intend(1);
+  submit(1, 1, "41");
+  accept(1, 1, times({ended(0, 100)}));
+  intend(2);
+  submit(2, 1, "42");
+  accept(2, 1, times({ended(5000, 0)}));
+  EXPECT_EQ(alba(), 200);
+  intend(3, 1, 300);
+  submit(3, 1, "43");
+  job::JobStart first = start_at(0);
+  first.offered = kBegin + 100;
+  accept(3, 1, times({first}));
+  intend(4);
+  submit(4, 1, "43");
+  job::JobStart second = ended(50, 250);
+  second.handover = 1;
+  accept(4, 1, times({second}));
+  EXPECT_EQ(alba(), 200 + 2 * (100 + 200)) << "no idle time before the offer";
+}
+
 // A hostile facility's text has up to 1,000 starts, which would use up the budget of all.
 TEST_F(SpendingTest, TheStartsOfAJobUseNoMoreThanItsNodesSinceTheSubmission) {
   const std::vector<job::JobStart> forged(1000, ended(0, 1000));
@@ -144,6 +166,10 @@ TEST_F(SpendingTest, CountsAJobWithoutTimesAsAWholeWalltime) {
   submit(1, 4, "44");
   accept(1, 4, std::nullopt, 300);
   EXPECT_EQ(alba(), 4000) << "a job of another template, although it has a report";
+  intend(1, 5);
+  submit(1, 5, "45");
+  accept(1, 5, times({}), 300);
+  EXPECT_EQ(alba(), 6000) << "the facility hides the times of a job that has a report";
 }
 
 TEST_F(SpendingTest, CountsEachStartOfARequeuedJob) {
@@ -157,6 +183,10 @@ TEST_F(SpendingTest, CountsEachStartOfARequeuedJob) {
   submit(2, 1, "42");
   fail(2, 1, times({start_at(0)}));
   EXPECT_EQ(alba(), 350 + 2000) << "no end is known";
+  intend(3);
+  submit(3, 1, "43");
+  accept(3, 1, times({start_at(0), ended(500, 600)}));
+  EXPECT_EQ(alba(), 350 + 2000 + 2000 + 2 * 100) << "the end of its first start is not known";
 }
 
 TEST_F(SpendingTest, CountsAJobOfUnknownEndAsAWholeWalltime) {
@@ -233,6 +263,25 @@ TEST_F(SpendingTest, CountsNoIdleTimeOfAKeptAllocationAfterAnUnknownEnd) {
   EXPECT_EQ(alba(), 2000 + 2 * 100);
 }
 
+// Its starts may use the time since its first submission, not since its last one.
+TEST_F(SpendingTest, CountsAKeptAllocationThatWasRequeuedFromItsFirstSubmission) {
+  time_utc_ = "2026-03-01T12:00:00.000Z";
+  intend(1, 1, 300);
+  submit(1, 1, "41");
+  job::JobStart again = start_at(1000);
+  again.offered = kBegin + 1900;
+  time_utc_ = "2026-03-01T12:40:00.000Z";
+  accept(1, 1, times({ended(0, 900), again}));
+  EXPECT_EQ(alba(), 2 * (900 + 900)) << "more than one walltime: none is left for the offer";
+  intend(2, 1, 300);
+  submit(2, 1, "41");
+  job::JobStart second = ended(1950, 2250);
+  second.handover = 1;
+  time_utc_ = "2026-03-01T12:45:00.000Z";
+  accept(2, 1, times({second}));
+  EXPECT_EQ(alba(), 2 * (900 + 900 + 50 + 300));
+}
+
 TEST_F(SpendingTest, KeepsTheOfferOfAnAllocationThatNoRoundTook) {
   intend(1, 1, 5000);
   submit(1, 1, "41");
@@ -273,6 +322,8 @@ TEST_F(SpendingTest, AUserGrantsOneSubmissionAfterAPauseByABudget) {
   add(kAlba, 0, 0, FacilityResumed{.new_budget = true});
   EXPECT_TRUE(spending_.may_exceed(kAlba));
   EXPECT_FALSE(spending_.may_exceed(kBrno));
+  intend(1, 1, 0, kBrno);
+  EXPECT_TRUE(spending_.may_exceed(kAlba)) << "a submission of another facility";
   intend(1);
   EXPECT_FALSE(spending_.may_exceed(kAlba)) << "one submission";
   pause(true);

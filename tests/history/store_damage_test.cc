@@ -18,6 +18,7 @@
 #include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/history/audit.h"
 #include "xffl/history/store.h"
 
 namespace xffl::history {
@@ -41,6 +42,21 @@ TEST(Journal, WaitsForAnotherWriterOfTheDatabase) {
   EXPECT_NO_THROW(journal->append({.kind = "run_started"}));
   holder.join();
   ::sqlite3_close(other);
+}
+
+// A slow reader holds newer events back in the write-ahead log.
+TEST(Journal, AReaderGetsTheEventsThatOnlyTheLogHas) {
+  const test::TempDir dir;
+  const fs::path path = dir / "journal.db";
+  const auto journal = Store::open(path);
+  journal->append({.kind = "run_started"});
+  sqlite3* slow = nullptr;
+  ASSERT_EQ(::sqlite3_open(path.c_str(), &slow), SQLITE_OK);
+  const char* const read = "BEGIN; SELECT count(*) FROM events";
+  ASSERT_EQ(::sqlite3_exec(slow, read, nullptr, nullptr, nullptr), SQLITE_OK);
+  journal->append({.kind = "round_planned", .round = 1});
+  EXPECT_EQ(read_events(path).size(), 2u);
+  ::sqlite3_close(slow);
 }
 
 // A network file system, as SQLite sees it: without shared memory, and thus without a write-ahead
@@ -93,6 +109,7 @@ class LockedJournal : public testing::Test {
     ASSERT_EQ(::sqlite3_exec(program_, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK);
   }
   void unlock_after_an_hour(std::chrono::microseconds paused) {
+    paused_ = paused;
     if (paused < std::chrono::hours(1) || waited_) return;
     waited_ = true;
     ::sqlite3_exec(program_, "ROLLBACK", nullptr, nullptr, nullptr);
@@ -102,6 +119,7 @@ class LockedJournal : public testing::Test {
   const fs::path path_ = dir_ / "journal.db";
   sqlite3* program_ = nullptr;
   bool waited_ = false;
+  std::chrono::microseconds paused_{};  // of SQLite, in all
   const NetworkFiles files_{
       [this](std::chrono::microseconds paused) { unlock_after_an_hour(paused); }};
 };
@@ -124,6 +142,7 @@ TEST_F(LockedJournal, IsNotOpened) {
   lock("BEGIN IMMEDIATE");
   EXPECT_EQ(test::kind_of([&] { Store::open(path_); }), ErrorKind::kIo);
   EXPECT_FALSE(waited_);
+  EXPECT_GE(paused_, std::chrono::seconds(9)) << "a reader may be there for a moment";
 }
 
 // Its lines may be events that the database has lost.
@@ -435,7 +454,9 @@ TEST_F(JournalDamage, AFlippedByteInAnyPageIsFoundAndRepaired) {
         ++found_here;
       }
       if (found_here == 1) {  // the repair of one damage of each page
+        EXPECT_NE(audit_journal(path_).damage, "") << "byte " << at;
         EXPECT_EQ(repair(path_).events, 120) << "byte " << at;
+        EXPECT_NO_THROW(Store::open(path_)) << "byte " << at;
         EXPECT_TRUE(is_before(read_events(path_))) << "byte " << at;
         ++found_here;
         ++found;

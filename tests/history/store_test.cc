@@ -19,6 +19,7 @@
 #include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
+#include "xffl/history/run_history.h"
 
 namespace xffl::history {
 namespace {
@@ -91,6 +92,15 @@ TEST(Journal, ItsMirrorAndARepairedDatabaseAreDurable) {
   test::synced_sizes.clear();
   EXPECT_EQ(repair(path).events, 2);
   EXPECT_TRUE(test::is_synced(path));
+}
+
+// After a loss of power a name without its content would be an empty config.resolved.yaml.
+TEST(Journal, AFileBesideItIsDurable) {
+  const test::TempDir dir;
+  RunHistory history(dir / "journal.db");
+  test::synced_sizes.clear();
+  history.write_file(dir / "config.resolved.yaml", "rounds: 3\n");
+  EXPECT_TRUE(test::is_synced(dir / "config.resolved.yaml"));
 }
 
 TEST(Journal, IsReadWhileItIsCreated) {

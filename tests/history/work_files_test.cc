@@ -92,7 +92,10 @@ TEST_F(WorkFiles, ARenameAfterATakeOverHasNoEffect) {
 
 TEST_F(WorkFiles, OfEarlierEpochsAreRemovedEverywhereExceptForUpdates) {
   const fs::path alba = folder_.facility(2, FacilityName("alba"));
+  const fs::path next = folder_.facility(3, FacilityName("alba"));
   make_dirs(folder_.round(0));
+  make_dirs(next);
+  write_file_atomic(next / "job.json.e1.tmp", "x");
   for (const fs::path& path :
        {folder_.path() / "CURRENT.e1", folder_.round(0) / "first.e1",
         folder_.round(2) / "global.packed.e1", alba / "job.json.e1.tmp",
@@ -111,6 +114,7 @@ TEST_F(WorkFiles, OfEarlierEpochsAreRemovedEverywhereExceptForUpdates) {
   EXPECT_FALSE(fs::exists(folder_.round(0) / "first.e1"));
   EXPECT_FALSE(fs::exists(folder_.round(2) / "global.packed.e1"));
   EXPECT_FALSE(fs::exists(alba / "job.json.e1.tmp"));
+  EXPECT_FALSE(fs::exists(next / "job.json.e1.tmp"));
   EXPECT_TRUE(fs::exists(alba / "report.json.e2.tmp")) << "of the epoch itself";
   EXPECT_TRUE(fs::exists(alba / "report.json"));
   EXPECT_FALSE(fs::exists(alba / "update.e1.part"));

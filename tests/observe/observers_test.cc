@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "journal_follower.h"
 #include "support/await.h"
@@ -175,6 +176,17 @@ TEST_F(ObserversTest, LogAFileThatCannotBeWrittenOnce) {
   for (size_t at = 0; (at = log.find("is not written", at)) != std::string::npos; ++at) ++messages;
   EXPECT_EQ(warnings, 1u) << log;
   EXPECT_GT(messages, 2u) << log;
+}
+
+// The file is a link to itself.
+TEST_F(ObserversTest, AnUnreadableFileOfTheHooksEndsNoRun) {
+  fs::create_symlink("hooks.done", run_.path() / "hooks.done");
+  Settings both = settings();
+  both.hooks.command = {"true"};
+  Observers observers(both, run_, {});
+  observers.begin(store_->epoch());
+  EXPECT_TRUE(shows("xffl_run_state{state=\"running\"} 1\n"));
+  EXPECT_THAT(read_file(folder_ / "log", 1 << 20), HasSubstr("hooks are off"));
 }
 
 TEST_F(ObserversTest, EndAHangingHookSoonAfterAStop) {

@@ -75,14 +75,19 @@ TEST_F(Purge, AgeIsTheTimeSinceTheLastReadOrWrite) {
   const std::string recently_read = file("read", days(39));
   const timespec times[2] = {{::time(nullptr), 0}, {0, UTIME_OMIT}};
   ASSERT_EQ(::utimensat(AT_FDCWD, recently_read.c_str(), times, 0), 0);
-  const auto found = file_ages(*session_, facility_.workdir,
-                               {facility_.train_data[0], facility_.validation[0].path,
-                                recently_read, work_ / "gone", "/proc/self/status"});
-  ASSERT_EQ(found.size(), 4u) << "/proc is another file system";
+  const std::string recently_written = file("written", days(39));
+  const timespec later[2] = {{0, UTIME_OMIT}, {::time(nullptr), 0}};  // mounted with noatime
+  ASSERT_EQ(::utimensat(AT_FDCWD, recently_written.c_str(), later, 0), 0);
+  const auto found =
+      file_ages(*session_, facility_.workdir,
+                {facility_.train_data[0], facility_.validation[0].path, recently_read,
+                 work_ / "gone", "/proc/self/status", recently_written});
+  ASSERT_EQ(found.size(), 5u) << "/proc is another file system";
   EXPECT_NEAR(static_cast<double>(found[0].unused_for->count()), 86400, 100);
   EXPECT_NEAR(static_cast<double>(found[1].unused_for->count()), 35 * 86400, 100);
   EXPECT_LT(*found[2].unused_for, seconds(100));
   EXPECT_FALSE(found[3].unused_for);
+  EXPECT_LT(*found[4].unused_for, seconds(100));
 }
 
 TEST_F(Purge, TheAgeOfALinkIsThatOfItsFile) {

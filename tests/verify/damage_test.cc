@@ -1,9 +1,13 @@
 // Each damage of a run's folder is found, and the finding names the file or the event.
 #include <gmock/gmock.h>
 
+#include <optional>
+
+#include "support/unchecked_writer.h"
 #include "verify/verified_run.h"
 #include "xffl/base/file.h"
 #include "xffl/base/json.h"
+#include "xffl/checkpoint/block_hashes.h"
 #include "xffl/checkpoint/manifest.h"
 
 namespace xffl {
@@ -137,6 +141,18 @@ TEST_F(Damage, OfPrefixHashesIsFoundInTheData) {
   write_file_atomic(update / "manifest.json", checkpoint::format_manifest(manifest));
   EXPECT_THAT(failures(check()), IsEmpty());
   EXPECT_THAT(failures(check({.read_data = true})), ElementsAre("files: r0001/alba/update"));
+}
+
+// A whole file of another writer: its own hash fits its content.
+TEST_F(Damage, OfAWrongBlockHashIsFoundInTheData) {
+  const fs::path update = path() / "r0001/alba/update";
+  std::optional<checkpoint::Manifest> hashes = checkpoint::read_block_hashes(update);
+  ASSERT_TRUE(hashes && !hashes->files.back().block_xxh3.empty());
+  ++hashes->files.back().block_xxh3.back();
+  checkpoint::write_block_hashes(update, *hashes, test::write_unchecked);
+  EXPECT_THAT(failures(check()), IsEmpty());
+  EXPECT_THAT(failures(check({.read_data = true})),
+              ElementsAre("block hashes: r0001/alba/update.blocks"));
 }
 
 TEST_F(Damage, ByAnotherCurrentModelIsFound) {
@@ -284,6 +300,15 @@ TEST_F(Damage, ByEventsThatCannotHaveHappenedIsNamed) {
   EXPECT_EQ(find(result, "chain").result(), "ok");
   EXPECT_THAT(find(result, "events").failures[0].problem, HasSubstr("(published)"));
   EXPECT_EQ(result.rounds_published, 0);
+}
+
+// A repair takes no line whose hash does not fit.
+TEST_F(Damage, OfAHashInTheMirrorIsFound) {
+  std::string mirror = read_file(path() / "journal.jsonl", 1 << 20);
+  char& digit = mirror.at(mirror.rfind("\"chain\":\"") + 9);
+  digit = digit == 'a' ? 'b' : 'a';
+  write_file_atomic(path() / "journal.jsonl", mirror);
+  EXPECT_THAT(failures(check()), ElementsAre("mirror: journal.jsonl"));
 }
 
 TEST_F(Damage, ByALostEndOfTheJournalIsFoundByTheMirror) {

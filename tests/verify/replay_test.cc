@@ -107,13 +107,23 @@ TEST_F(ReplayOfBlocks, ComputesTheBlocksOfAllBatches) {
   EXPECT_EQ(all.failures[0].subject, "r0001/global");
 }
 
+// Also of models in another type than the default.
 TEST_F(ReplayOfBlocks, ComputesTheMeanOfWholeModels) {
-  project_.set_aggregation("{update: weights}");
+  project_.set_aggregation("{update: weights, publish_dtype: fp32}");
   project_.set_policy("{poll_interval: 20ms, max_change: 0}");  // the update leaves little of it
   run(1, 300);
   const verify::Check all = blocks(1000, 1);
   EXPECT_GT(all.passed, 0);
   EXPECT_TRUE(all.failures.empty());
+  const verify::Verification whole =
+      verify::verify_run(history::RunFolder(project_.path() / "runs", RunName("0001")),
+                         project_.path(), {.replay = verify::Rounds{}, .scratch = scratch_.path()});
+  EXPECT_EQ(whole.num("failed"), 0) << verify::format_text(whole);
+  for (const verify::Check& check : whole.checks) {
+    if (check.name == "replay") {
+      EXPECT_EQ(check.passed, 1) << verify::format_text(whole);
+    }
+  }
 }
 
 // One round of a model of 96 MiB: the replay hashes and reads 672 MiB in all. A mapped page counts

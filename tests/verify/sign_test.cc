@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <cstdlib>
+#include <map>
 #include <stop_token>
 
 #include "support/thrown.h"
@@ -62,11 +63,16 @@ TEST_F(Sign, TheNewestModelIsSignedAndVerified) {
   };
   EXPECT_EQ(predicate.at("base_sha256"), root_of("r0001/global"));
   EXPECT_EQ(predicate.at("master_sha256"), root_of("r0002/master"));
+  EXPECT_EQ(predicate.at("initial_sha256"), root_of("r0000/global"));
   EXPECT_EQ(predicate.at("participants").size(), 2u);
+  std::map<std::string, double> weights;
   for (const Json& one : predicate.at("participants")) {
     const std::string facility = one.at("facility").get<std::string>();
     EXPECT_EQ(one.at("update_sha256"), root_of("r0002/" + facility + "/update")) << facility;
+    weights[facility] = one.at("weight").get<double>();
   }
+  EXPECT_GT(weights["brno"], 0);
+  EXPECT_DOUBLE_EQ(weights["alba"], 3 * weights["brno"]) << "its tokens";
   const Json& journal = predicate.at("journal");
   const history::JournalAudit audit = history::audit_journal(path() / "journal.db");
   const size_t published = journal.at("seq").get<size_t>() - 1;

@@ -203,6 +203,37 @@ TEST_F(Verify, AJobHasTheScriptOfAnyOfItsSubmissions) {
   EXPECT_THAT(failures(check()), IsEmpty());
 }
 
+// alba's first job stops with a checkpoint, and brno has no update in the second round.
+TEST_F(Verify, ARunWithASecondAttemptAndAMissingUpdatePasses) {
+  test::Project project;
+  project.set_rounds(2);
+  project.set_policy(
+      "{on_missing: skip, poll_interval: 20ms, on_walltime: resume, max_attempts: 1, "
+      "evaluate_last: false}");
+  project.set_fault("alba", "stopped@1");
+  project.set_fault("brno", "crash@2!");
+  project.write_config();
+  const ProcessResult run = project.run();
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  ASSERT_EQ(project.trainings(),
+            (std::vector<std::string>{"alba 1 1", "alba 1 2", "alba 2 1", "brno 1 1"}));
+  const Verification result = verify::verify_run(
+      history::RunFolder(project.path() / "runs", RunName("0001")), project.path(), everything());
+  EXPECT_THAT(failures(result), IsEmpty()) << format_text(result);
+  EXPECT_EQ(find(result, "nonces").passed, 5) << "of attempts";
+  EXPECT_EQ(find(result, "reports").passed, 3);
+  EXPECT_EQ(find(result, "jobs").passed, 2 * 3) << "job.json and job.sh";
+  EXPECT_EQ(find(result, "replay").passed, 2);
+}
+
+// The cause is this machine's, and a finding would stay in verification.json.
+TEST_F(Verify, AFileThatCannotBeReadIsNoDamage) {
+  const fs::path report = path() / "r0001/alba/report.json";
+  fs::remove(report);
+  fs::create_directory(report);  // reading a folder fails
+  EXPECT_EQ(test::kind_of([&] { check(); }), ErrorKind::kIo);
+}
+
 // By this journal, the facilities train adapters of one model in all rounds.
 TEST_F(Verify, TheReportsOfAdaptersNameTheModelUnderThem) {
   const std::string adapted(64, 'a');
