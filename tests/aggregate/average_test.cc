@@ -3,12 +3,14 @@
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
 #include <limits>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "models.h"
 #include "support/failing_call.h"
@@ -93,6 +95,31 @@ TEST_F(Average, AServerStepNeedsNoThreadBesidesItsOwn) {
   EXPECT_THAT(stepped.cosines, ElementsAre(1, 1));
 }
 
+// The system refuses a thread after those of the files, and of some or all of the three outputs.
+TEST_F(Average, AServerStepEndsTheThreadsOfItsOutputsWithoutAWorker) {
+  const Tensors tensors{{"w", {{2}, {1, 2}}}};
+  const Input a = input("a", tensors), b = input("b", tensors);
+  const auto step = [&](int granted) {
+    ::alarm(60);
+    const test::RefusedThreads refused(granted, 1000);
+    std::vector<double> cosines;
+    const Thrown thrown = thrown_by([&] {
+      cosines = server_step(a.folder, {a, b}, /*deltas=*/true, Dtype::kBF16, dir_ / "m1",
+                            dir_ / "g1", {.num_threads = 1})
+                    .cosines;
+    });
+    if (thrown.message != "no error was thrown" || cosines != std::vector<double>{1, 1}) return 1;
+    return refused.any() ? 0 : 77;
+  };
+  int granted = 0, code = 0;
+  for (; code == 0; ++granted) {
+    for (const char* folder : {"m1", "g1"}) fs::remove_all(dir_ / folder);
+    code = test::in_child([&] { return step(granted); });
+  }
+  EXPECT_EQ(code, 77) << "with " << granted - 1 << " threads";
+  EXPECT_GT(granted, 3);
+}
+
 // A disk may damage a file before it is read back: the manifest has the hashes of the bytes in
 // memory. Each file has at most two blocks, so no block leaves the memory before it is hashed.
 TEST_F(Average, HashesNoFileByReadingItBack) {
@@ -132,6 +159,30 @@ TEST_F(Average, NamesAnInputThatIsCutDuringTheMean) {
     EXPECT_EQ(thrown.kind, hashed ? ErrorKind::kCorrupt : ErrorKind::kIo) << thrown.message;
     EXPECT_THAT(thrown.message, HasSubstr(path.string()));
     EXPECT_THAT(thrown.message, HasSubstr("cannot be read"));
+  }
+}
+
+// A damaged master is rebuilt; another error of the disk ends the run.
+TEST_F(Average, AMasterThatIsCutWhileItIsReadIsDamaged) {
+  const Tensors tensors{{"w", {{600'000}, some_values(600'000, 1)}}};
+  const Input a = input("a", tensors);
+  for (const std::string name : {"stepped", "converted"}) {
+    const fs::path master = input(name, tensors).folder, path = master / "model.safetensors";
+    const Options options{
+        .on_progress = [&](uint64_t, uint64_t) { fs::resize_file(path, 1000); },
+        .hashes = checkpoint::rehash(master, checkpoint::write_manifest(master).root_sha256(),
+                                     test::write_unchecked)};
+    const MappedFile file(path);
+    if (!test::kernel_reads_ahead(file)) GTEST_SKIP() << "this kernel does not read ahead";
+    const test::RefusedThreads refused(0, 1000);
+    const Thrown thrown = thrown_by([&] {
+      if (name == "stepped")
+        server_step(master, {a}, /*deltas=*/true, Dtype::kBF16, dir_ / "m1", dir_ / "g1", options);
+      else
+        convert(master, Dtype::kBF16, dir_ / "g0", options);
+    });
+    EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt) << name << ": " << thrown.message;
+    EXPECT_THAT(thrown.message, HasSubstr(path.string() + " is damaged"));
   }
 }
 

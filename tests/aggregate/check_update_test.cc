@@ -101,6 +101,29 @@ TEST_F(CheckUpdate, TheNormHasTheBlocksAfterTheFirstChange) {
   EXPECT_DOUBLE_EQ(check_update(update, base, false, {1e9}), std::sqrt(500));
 }
 
+// A training may freeze all other tensors.
+TEST_F(CheckUpdate, AChangeOfTheFirstTensorAloneIsATraining) {
+  const auto base = write_model(dir_ / "zeros", scalars(0.0f));
+  Tensors update = scalars(0.0f);
+  update["w0"].values = {1.0f};
+  const auto folder = write_model(dir_ / "first", update);
+  for (const bool delta : {true, false}) {
+    EXPECT_NO_THROW(check_update(folder, base, delta)) << delta;
+    EXPECT_DOUBLE_EQ(check_update(folder, base, delta, {1e9}), 1) << delta;
+  }
+}
+
+// A mean with such an update would end the run.
+TEST_F(CheckUpdate, TheBlocksAfterTheFirstChangeMustBeFinite) {
+  const auto base = write_model(dir_ / "zeros", scalars(0.0f));
+  Tensors update = scalars(1.0f);
+  update["w99"].values = {NAN};  // the last tensor
+  const auto folder = write_model(dir_ / "diverged", update);
+  for (const bool delta : {true, false})
+    expect_rejected(thrown_by([&] { check_update(folder, base, delta); }),
+                    {"w99", "element 0 is nan"});
+}
+
 TEST_F(CheckUpdate, TheRemainingPartIsOfTheWholeModel) {
   const auto base = write_model(dir_ / "ones", scalars(1.0f)),
              update = write_model(dir_ / "shrunk", scalars(0.0625f));
@@ -166,6 +189,7 @@ TEST_F(CheckUpdate, RejectsAnElementOutOfTheRangeOfTheModelsType) {
     expect_rejected(check_element(Dtype::kF16, 60'000, 8'000, true, max_norm),
                     {"tensor 'w' [2], element 1 becomes 68000", "F16 (up to 65504)"});
     expect_rejected(check_element(Dtype::kF16, 60'000, 70'000, false, max_norm), {"70000", "F16"});
+    expect_rejected(check_element(Dtype::kF16, 2, 70'000, false, max_norm), {"70000", "F16"});
     EXPECT_EQ(check_element(Dtype::kF16, 60'000, 5'000, true, max_norm).message, kFine);
     EXPECT_EQ(check_element(Dtype::kF16, 60'000, 65'504, false, max_norm).message, kFine);
     EXPECT_EQ(check_element(Dtype::kBF16, 60'000, 8'000, true, max_norm).message, kFine);
@@ -175,6 +199,31 @@ TEST_F(CheckUpdate, RejectsAnElementOutOfTheRangeOfTheModelsType) {
   expect_rejected(check_element(Dtype::kF16, 65'472, 32, true), {"becomes 65504"});
   expect_rejected(check_element(Dtype::kBF16, -3e38f, -3e38f, true), {"becomes -inf", "BF16"});
   expect_rejected(check_element(Dtype::kBF16, 1, 3.4e38f, false), {"BF16"});
+  // A limit without the model's norm bounds no element.
+  const auto base = write_model(dir_ / "base_f16", {{"w", {{2}, {1, 60'000}, Dtype::kF16}}});
+  const auto update = write_model(dir_ / "above", {{"w", {{2}, {0.5f, 8'000}}}});
+  expect_rejected(thrown_by([&] { check_update(update, base, true, {1e9}); }), {"becomes 68000"});
+  // By default, updates have the type of the published model.
+  const auto alike = write_model(dir_ / "alike", {{"w", {{2}, {0.5f, 8'000}, Dtype::kF16}}});
+  expect_rejected(thrown_by([&] { check_update(alike, base, true); }), {"becomes 68000"});
+}
+
+TEST_F(CheckUpdate, EachElementOfALargeTensorHasItsOwnRange) {
+  constexpr size_t kCount = 140'000, kPiece = 2048;
+  constexpr size_t kLarge = 135'000;  // in the second piece of the second block
+  Tensor before{{static_cast<int64_t>(kCount)}, std::vector<float>(kCount, 1.0f), Dtype::kF16};
+  before.values[kLarge] = 60'000.0f;
+  const auto base = write_model(dir_ / "base_f16", {{"w", before}});
+  const auto check_at = [&](size_t index) {
+    Tensors update{{"w", before}};
+    update["w"].dtype = Dtype::kF32;
+    update["w"].values.assign(kCount, 0.5f);
+    update["w"].values[index] = 8'000.0f;
+    const auto folder = write_model(dir_ / ("large" + std::to_string(index)), update);
+    return thrown_by([&] { check_update(folder, base, true); });
+  };
+  expect_rejected(check_at(kLarge), {"element 135000 becomes 68000"});
+  EXPECT_EQ(check_at(kLarge - kPiece).message, kFine);
 }
 
 TEST_F(CheckUpdate, RejectsADeltaOfZeros) {

@@ -187,6 +187,12 @@ TEST_F(HashedFolder, WithoutASidecarTheRootHashDecides) {
   EXPECT_EQ(thrown.kind, ErrorKind::kCorrupt);
   EXPECT_THAT(thrown.message, HasSubstr("model.safetensors is damaged"));
   EXPECT_FALSE(fs::exists(block_hashes_path(folder_)));
+  fs::create_directory(folder_ / "folder");
+  EXPECT_EQ(kind_of([&] { load_hashes(folder_, root_, write_unchecked); }), ErrorKind::kCorrupt);
+  fs::remove(folder_ / "folder");
+  fs::remove(folder_ / "config.json");
+  EXPECT_THAT(thrown_by([&] { load_hashes(folder_, root_, write_unchecked); }).message,
+              HasSubstr("config.json is damaged"));
 }
 
 TEST_F(HashedFolder, AFileOfManyBlocksIsCheckedByBlock) {
@@ -256,6 +262,40 @@ TEST_F(HashedFolder, AFileThatTheDiskCannotReadIsDamaged) {
   EXPECT_EQ(is_damage(EIO, hash_again), 1);
   EXPECT_EQ(is_damage(EACCES, check), 0) << "no evidence of damage";
   EXPECT_EQ(is_damage(EACCES, hash_again), 0);
+}
+
+// Opening the folder has verified config.json.
+TEST_F(HashedFolder, DamageOfATextAfterTheOpeningIsFound) {
+  const Hashes hashes = load_hashes(folder_, root_, write_unchecked);
+  const ModelFolder model(folder_, hashes);
+  const fs::path path = folder_ / "config.json";
+  const std::string good = model.read_text("config.json", 100);
+  const auto expect_damage = [&](const std::string& content) {
+    write_file_atomic(path, content);
+    EXPECT_EQ(kind_of([&] { model.read_text("config.json", 100); }), ErrorKind::kCorrupt)
+        << content;
+    EXPECT_EQ(kind_of([&] { model.verify_all(); }), ErrorKind::kCorrupt) << content;
+  };
+  std::string changed = good;
+  changed.at(3) = static_cast<char>(changed.at(3) ^ 4);
+  expect_damage(changed);
+  expect_damage("");
+  write_file_atomic(path, good);
+  EXPECT_EQ(model.read_text("config.json", 100), good);
+  EXPECT_NO_THROW(model.verify_all());
+}
+
+// A read of the text fails, as for a bad sector.
+TEST_F(HashedFolder, ATextThatTheDiskCannotReadIsDamaged) {
+  const Hashes hashes = load_hashes(folder_, root_, write_unchecked);
+  const ModelFolder model(folder_, hashes);
+  const int code = test::in_child([&] {
+    if (!test::fail_calls(SYS_read, EIO)) return 77;
+    const Thrown thrown = thrown_by([&] { model.read_text("config.json", 100); });
+    return thrown.kind == ErrorKind::kCorrupt ? 0 : 1;
+  });
+  if (code == 77) GTEST_SKIP() << "this system does not allow seccomp filters";
+  EXPECT_EQ(code, 0);
 }
 
 TEST_F(HashedFolder, AReadErrorThatPassesIsNoDamage) {

@@ -267,9 +267,11 @@ TEST(LlamaConfig, ReadsAndWritesYarn) {
   EXPECT_EQ(config.rope.original_max_position_embeddings, 512);
   EXPECT_DOUBLE_EQ(config.rope.attention_factor, 0.1 * std::log(4.0) + 1);
   EXPECT_EQ(parse(format_llama_config(config)), config);
-  config = parse(with(R"({"rope_scaling":{"type":"yarn","factor":4.0,"mscale":1.0,"beta_fast":16,
+  config = parse(
+      with(R"({"rope_scaling":{"type":"yarn","factor":4.0,"mscale":1.0,"beta_fast":16,"beta_slow":2,
       "mscale_all_dim":0.5,"truncate":false,"original_max_position_embeddings":64}})"));
   EXPECT_EQ(config.rope.beta_fast, 16);
+  EXPECT_EQ(config.rope.beta_slow, 2);
   EXPECT_FALSE(config.rope.truncate);
   EXPECT_DOUBLE_EQ(config.rope.attention_factor,
                    (0.1 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1));
@@ -294,11 +296,14 @@ TEST(LlamaConfig, RejectsUnsupportedSettings) {
   };
   EXPECT_THAT(message(R"({"model_type":"gpt2"})"),
               HasSubstr("'model_type' is gpt2; this build supports llama, mistral, qwen2, qwen3"));
-  EXPECT_THAT(message(R"({"model_type":"qwen2","use_sliding_window":true})"),
-              HasSubstr("'use_sliding_window' is true; this build supports false"));
-  EXPECT_THAT(
-      message(R"({"model_type":"qwen2","layer_types":["full_attention","sliding_attention"]})"),
-      HasSubstr("'layer_types' is sliding_attention"));
+  for (const std::string family : {"qwen2", "qwen3"}) {
+    const std::string begin = R"({"model_type":")" + family + "\",";
+    EXPECT_THAT(message((begin + R"("use_sliding_window":true})").c_str()),
+                HasSubstr("'use_sliding_window' is true; this build supports false"));
+    EXPECT_THAT(
+        message((begin + R"("layer_types":["full_attention","sliding_attention"]})").c_str()),
+        HasSubstr("'layer_types' is sliding_attention"));
+  }
   EXPECT_THAT(message(R"({"architectures":["LlamaForSequenceClassification"]})"),
               HasSubstr("LlamaForCausalLM"));
   EXPECT_THAT(message(R"({"hidden_act":"gelu"})"), HasSubstr("'hidden_act' is gelu"));

@@ -111,6 +111,17 @@ TEST(ModelFolder, RejectsTwoModelsInOneFolder) {
   EXPECT_THAT(opening(dir.path()).message, HasSubstr("two models in one folder"));
 }
 
+TEST(ModelFolder, AnAdapterBesideAModelIsNotRead) {
+  test::TempDir dir;
+  write_file(dir.path() / kAdapterName, {"a"});
+  EXPECT_TRUE(ModelFolder(dir.path()).is_adapter());
+  write_file(dir / "model.safetensors", {"b"});
+  const ModelFolder model(dir.path());
+  EXPECT_FALSE(model.is_adapter());
+  EXPECT_TRUE(model.contains("b"));
+  EXPECT_FALSE(model.contains("a"));
+}
+
 TEST(ModelFolder, IgnoresMetadataInTheIndex) {
   test::TempDir dir;
   write_file(dir / "part-1.safetensors", {"a"});
@@ -189,8 +200,8 @@ TEST(CopyTokenizerFiles, CopiesTokenizerFilesOnly) {
                                         "added_tokens.json",   "generation_config.json",
                                         "chat_template.jinja", "spiece.model"};
   for (const std::string& name : wanted) write_text(from / name, name);
-  for (const char* name :
-       {"config.json", "model.safetensors", "manifest.json", "README.md", ".tokenizer.json"}) {
+  for (const char* name : {"config.json", "model.safetensors", "manifest.json", "README.md",
+                           ".tokenizer.json", "tokenizer.json.tmp"}) {
     write_text(from / name, name);
   }
   fs::create_directory(from / "tokenizer_folder");

@@ -93,6 +93,26 @@ TEST(SafetensorsWriter, AFullDiskIsAnErrorThatNamesTheFile) {
   EXPECT_TRUE(fs::is_empty(dir.path()));
 }
 
+// The background thread meets the full disk after the caller's last write().
+TEST(SafetensorsWriter, AFullDiskAtTheLastBytesIsAnError) {
+  test::TempDir dir;
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto on_signal = std::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit full { 600'000, before.rlim_max };
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
+  const Thrown thrown = thrown_by([&] {
+    SafetensorsWriter writer(dir / "a", {{"x", Dtype::kU8, {700'000}}});
+    writer.write(std::vector<std::byte>(700'000));
+    writer.finish();
+  });
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, on_signal);
+  EXPECT_EQ(thrown.kind, ErrorKind::kIo);
+  EXPECT_THAT(thrown.message, HasSubstr("a.tmp"));
+  EXPECT_TRUE(fs::is_empty(dir.path()));
+}
+
 // A power loss could otherwise leave the final name without the bytes.
 TEST(SafetensorsWriter, SyncsTheWholeFile) {
   test::TempDir dir;

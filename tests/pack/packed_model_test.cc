@@ -17,7 +17,15 @@
 
 namespace {
 
-thread_local bool has_hard_links = true, is_stale = false;
+thread_local bool has_hard_links = true;
+thread_local std::string_view stale;  // the end of a path whose status the file server denies
+
+int status_of(const char* path, struct stat* info, int flags) {
+  if (stale.empty() || !std::string_view(path).ends_with(stale))
+    return ::fstatat(AT_FDCWD, path, info, flags);
+  errno = ESTALE;
+  return -1;
+}
 
 }  // namespace
 
@@ -27,11 +35,9 @@ extern "C" int link(const char* from, const char* to) {
   return -1;
 }
 
+extern "C" int stat(const char* path, struct stat* info) { return status_of(path, info, 0); }
 extern "C" int lstat(const char* path, struct stat* info) {
-  if (!is_stale || !std::string_view(path).ends_with("/made/manifest.json"))
-    return ::fstatat(AT_FDCWD, path, info, AT_SYMLINK_NOFOLLOW);
-  errno = ESTALE;
-  return -1;
+  return status_of(path, info, AT_SYMLINK_NOFOLLOW);
 }
 
 namespace xffl::pack {
@@ -261,11 +267,13 @@ TEST_F(PackedModels, TheCompleteModelOfAnotherStartStays) {
 TEST_F(PackedModels, ACompleteModelStaysWhileItsFileServerFails) {
   unpack();
   write_bytes(dir_ / "made/in-use", "x");
-  is_stale = true;
-  const ErrorKind kind = test::kind_of([&] { provide_base_model(spec()); });
-  is_stale = false;
-  EXPECT_EQ(kind, ErrorKind::kIo);
-  EXPECT_TRUE(fs::exists(dir_ / "made/in-use"));
+  for (const char* name : {"/made/manifest.json", "/made/config.json"}) {
+    stale = name;
+    const ErrorKind kind = test::kind_of([&] { provide_base_model(spec()); });
+    stale = {};
+    EXPECT_EQ(kind, ErrorKind::kIo) << name;
+    EXPECT_TRUE(fs::exists(dir_ / "made/in-use")) << name;
+  }
 }
 
 // The site's purge may remove a file of the model, and a full disk may cut a file short.

@@ -1,13 +1,31 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <fstream>
 
+#include "support/failing_call.h"
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/tokenize/corpus.h"
+
+namespace {
+
+std::atomic<size_t> most_bytes_of_a_read = SIZE_MAX;
+
+}  // namespace
+
+extern "C" ssize_t read(int fd, void* to, size_t size) {
+  return ::syscall(SYS_read, fd, to, std::min(size, most_bytes_of_a_read.load()));
+}
 
 namespace xffl::tokenize {
 namespace {
@@ -85,6 +103,20 @@ TEST_F(BinFormat, ReadsFilesLargerThanTheBuffer) {
   EXPECT_TRUE(std::equal(all.begin(), all.end(), ids.begin(), ids.end()));
 }
 
+// A shared file system may answer with fewer bytes, also with a part of an id.
+TEST_F(BinFormat, ReadsOnAfterAShortRead) {
+  std::vector<uint16_t> ids(2000);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<uint16_t>(i);
+  const fs::path file = write(ids);
+  DocumentOptions rows = options(IdType::kUint16);
+  rows.row_ids = ids.size();
+  most_bytes_of_a_read = 1001;
+  const std::vector<Ids> found = documents(file, rows);
+  most_bytes_of_a_read = SIZE_MAX;
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_TRUE(std::equal(found[0].begin(), found[0].end(), ids.begin(), ids.end()));
+}
+
 TEST_F(BinFormat, RefusesDamagedFilesWithTheirPlace) {
   refused(write<char>({1, 2, 3}), options(IdType::kUint16),
           "has 3 bytes, expected a multiple of 2");
@@ -101,6 +133,20 @@ TEST_F(BinFormat, RefusesDamagedFilesWithTheirPlace) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("id 0: element 2 is 10, expected a token id 0 to 9"));
   }
+}
+
+TEST_F(BinFormat, AReadErrorIsNotTheEndOfTheIds) {
+  const fs::path file = write<uint16_t>({1, 2, 3});
+  const int code = test::in_child([&] {
+    if (!test::fail_calls(SYS_read, EIO)) return 77;
+    DocumentReader reader({file}, options(IdType::kUint16));
+    Document document;
+    const test::Thrown thrown = test::thrown_by([&] { reader.next(document); });
+    const bool names = thrown.message.find(file.string()) != std::string::npos;
+    return thrown.kind == ErrorKind::kIo && names ? 0 : 1;
+  });
+  if (code == 77) GTEST_SKIP() << "this system does not allow seccomp filters";
+  EXPECT_EQ(code, 0);
 }
 
 TEST_F(BinFormat, HasTheValidationDocumentsOfTheSameIdsInLines) {

@@ -317,6 +317,10 @@ TEST_F(Corpus, ReplacesNoneOfSeveralInputs) {
   for (const std::string name : {"a.txt", "b.txt"})
     expect_error(ErrorKind::kUsage, "one of the inputs",
                  [&] { encode(inputs, {.packed = false}, name); });
+  // A folder of datasets' save_to_disk stands for its files.
+  write("state.json", R"({"_data_files": [{"filename": "b.txt"}]})");
+  expect_error(ErrorKind::kUsage, "one of the inputs",
+               [&] { encode({dir_.path()}, {.packed = false}, "b.txt"); });
   EXPECT_EQ(bytes("a.txt"), "Prší.\n");
   EXPECT_EQ(bytes("b.txt"), "Una barca.\n");
 }
@@ -396,6 +400,10 @@ TEST_F(Corpus, NamesFileAndLineOfBadIds) {
     expect_error(ErrorKind::kCorrupt, file.string() + ":2",
                  [&] { encode_ids({file}, dir_ / "out.tokens", options, kNoProgress); });
   }
+  const fs::path good = write("good.ids", "[1]\n"), last = write("last.ids", "[1]\n[100]\n");
+  expect_error(ErrorKind::kCorrupt, last.string() + ":2", [&] {
+    encode_ids({good, last}, dir_ / "out.tokens", options, kNoProgress);
+  });
   for (const char* key :
        {"4 ids, a sequence has at most 3", "data.sequence_length", "data.pack: true"})
     expect_error(ErrorKind::kCorrupt, key, [&] {

@@ -2,10 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 
+#include <cerrno>
 #include <fstream>
 
+#include "support/failing_call.h"
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 
 namespace xffl::tokenize {
@@ -148,6 +152,21 @@ TEST_F(Documents, ChecksThatInputsAreRegularFiles) {
   expect_error(ErrorKind::kUsage, "not a regular file", {"/dev/null"});
   expect_error(ErrorKind::kUsage, "is a folder without state.json", {dir_.path()});
   EXPECT_THAT(texts({write("empty.txt", "")}), IsEmpty());
+}
+
+// A shard of the text before a bad sector would look whole.
+TEST_F(Documents, AReadErrorIsNotTheEndOfTheText) {
+  const fs::path file = write("a.txt", "uno\n");
+  const int code = test::in_child([&] {
+    if (!test::fail_calls(SYS_read, EIO)) return 77;
+    DocumentReader reader({file}, {});
+    Document document;
+    const test::Thrown thrown = test::thrown_by([&] { reader.next(document); });
+    const bool names = thrown.message.find(file.string()) != std::string::npos;
+    return thrown.kind == ErrorKind::kIo && names ? 0 : 1;
+  });
+  if (code == 77) GTEST_SKIP() << "this system does not allow seccomp filters";
+  EXPECT_EQ(code, 0);
 }
 
 TEST_F(Documents, AFolderOfSaveToDiskStandsForItsFilesInOrder) {

@@ -269,6 +269,25 @@ TEST_F(Program, APreparationGoesOnWithoutItsProgressFile) {
   EXPECT_TRUE(fs::exists(at("train.tokens")));
 }
 
+// With its report the job counts as done. A folder is in the place of a file.
+TEST_F(Program, APreparationWithoutItsDescriptionHasNoReport) {
+  write_prepare_job(it_);
+  fs::create_directory(at("prepared.json.tmp"));
+  fails(ErrorKind::kIo, "prepared.json", {"prepare", "--job", at("job1/job.json")});
+  EXPECT_FALSE(fs::exists(at("job1/out/report.json")));
+  fs::remove(at("prepared.json.tmp"));
+  must({"prepare", "--job", at("job1/job.json")});
+  EXPECT_TRUE(fs::exists(at("job1/out/report.json")));
+}
+
+// The trainer writes more than the socket holds.
+TEST_F(Program, GenerationDoesNotWaitForATrainerThatPrintsNonsense) {
+  std::ofstream(at("trainer")) << "#!/bin/sh\ncat > /dev/null\nexec yes\n";
+  fs::permissions(at("trainer"), fs::perms::owner_all);
+  fails(ErrorKind::kCorrupt, "xffl-train generate",
+        {"generate", "--model", bpe_, "--prompt", "x", "--trainer", at("trainer")});
+}
+
 TEST_F(Program, GeneratesWithTheTokenizerOfTheFlag) {
   write_trainer("sei");
   const ProcessResult generated = must({"generate", "--model", at("without"), "--tokenizer", bpe_,

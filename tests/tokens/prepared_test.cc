@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "support/temp_dir.h"
 #include "support/thrown.h"
@@ -60,6 +62,21 @@ TEST(Prepared, AJobIsReadAsWritten) {
   EXPECT_EQ(parse_prepare_job(format_prepare_job(ids), "x"), ids);
   const PrepareProgress progress = parse_prepare_progress(format_prepare_progress({1, 2, 3}), "x");
   EXPECT_EQ(progress.bytes_done + 10 * progress.bytes_total + 100 * progress.tokens, 321u);
+}
+
+TEST(Prepared, EachOptionOfTheSecondVersionIsReadAsWritten) {
+  const PrepareJob plain{
+      .tokenizer_sha256 = std::string(64, 'a'), .files = {"/a"}, .sequence_length = 8};
+  std::vector<PrepareJob> jobs(5, plain);
+  jobs[0].format = "ids";
+  jobs[1].chat_template = "llama-3";
+  jobs[2].messages_field = "turns";
+  jobs[3].id_type = "int32";
+  jobs[4].end_id = 2;
+  for (const PrepareJob& job : jobs) {
+    const std::string text = format_prepare_job(job);
+    EXPECT_EQ(parse_prepare_job(text, "x"), job) << text;
+  }
 }
 
 // An xffl-tokenize that ignored the format would encode something else.
