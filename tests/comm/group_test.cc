@@ -23,6 +23,7 @@
 #include "backend_group.h"
 #include "host_group.h"
 #include "support/ranks.h"
+#include "support/thrown.h"
 #include "xffl/base/error.h"
 
 namespace xffl::comm {
@@ -231,6 +232,35 @@ TEST(Gloo, EachRankWaitsUntilAllHaveConnected) {
     const BackendGroup group(std::move(maker), connect_store(rendezvous), rendezvous);
     EXPECT_EQ(num_connected, 2) << "rank " << world.rank();
   });
+}
+
+struct FinishedWork final : c10d::Work {
+  bool wait(std::chrono::milliseconds) override { return true; }
+};
+
+// Each rank keeps its own numbers.
+class UnconnectedBackend final : public c10d::Backend {
+ public:
+  using Backend::Backend;
+  const std::string getBackendName() const override { return "unconnected"; }
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>&,
+                                           const c10d::AllreduceOptions&) override {
+    return c10::make_intrusive<FinishedWork>();
+  }
+};
+
+TEST(SelfTest, RefusesABackEndWithWrongSums) {
+  const BackendMaker maker{
+      "unconnected", at::kCPU,
+      [](c10::intrusive_ptr<c10d::Store>, int rank, int size) -> c10::intrusive_ptr<c10d::Backend> {
+        return c10::make_intrusive<UnconnectedBackend>(rank, size);
+      },
+      false};
+  const Rendezvous rendezvous{0, 2, 0, 2, "127.0.0.1", 1, std::chrono::seconds(1)};
+  const std::string message = test::message_of(ErrorKind::kUnsupported, [&] {
+    make_backend_group(maker, rendezvous, c10::make_intrusive<c10d::HashStore>());
+  });
+  EXPECT_NE(message.find("self-test of unconnected failed"), std::string::npos) << message;
 }
 
 TEST(Gloo, TimesOutWithoutItsPeer) {

@@ -134,11 +134,12 @@ TEST(HeadLoss, KnownTargetsGiveTheSameBits) {
 
 // Reference: torch.argmax, which takes the first of equal logits.
 TEST(HeadLoss, HitsAreTheLabelsWithTheLargestLogit) {
+  constexpr int64_t kRows = 2100;  // a chunk has 2048
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const bool ignored : {false, true}) {
-      Case c = make_case(400, 1300, ignored);
+      Case c = make_case(kRows, 1300, ignored);
       // Small whole numbers: the logits are exact in every dtype, and many are equal.
-      c.x_ND = at::randint(-2, 3, {400, 24}, at::kDouble);
+      c.x_ND = at::randint(-2, 3, {kRows, 24}, at::kDouble);
       c.w_VD = at::randint(-2, 3, {1300, 24}, at::kDouble);
       Weight head;
       head.value = c.w_VD.to(dtype);
@@ -146,7 +147,7 @@ TEST(HeadLoss, HitsAreTheLabelsWithTheLargestLogit) {
       const at::Tensor logits_NV = at::linear(c.x_ND.to(dtype), head.value);
       const at::Tensor best_N = logits_NV.argmax(1);
       // Half of the labels are the best ones, some a later one of equal logits.
-      const at::Tensor half_N = c.labels_N.ge(0).logical_and(at::rand({400}).lt(0.5));
+      const at::Tensor half_N = c.labels_N.ge(0).logical_and(at::rand({kRows}).lt(0.5));
       c.labels_N = at::where(half_N, best_N, c.labels_N);
       const at::Tensor last_N = 1299 - logits_NV.flip(1).argmax(1);
       c.labels_N.slice(0, 0, 40).copy_(last_N.slice(0, 0, 40));

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <cmath>
 #include <filesystem>
 #include <mutex>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "pointwise.h"
 #include "small_model.h"
@@ -75,14 +77,46 @@ TEST_F(Threads, DoNotChangeTheLoss) {
 // More rows than one thread takes.
 TEST_F(Threads, DoNotChangeTheNorm) {
   const at::Generator generator = at::detail::createCPUGenerator(3);
-  const at::Tensor x_BTD = at::randn({2, 500, 64}, generator, at::TensorOptions(at::kFloat));
-  const auto norm_of = [&](int threads) {
-    at::set_num_threads(threads);
-    return rms_norm_forward(x_BTD, {}, at::ones({64}), 1e-5);
+  const at::TensorOptions options(at::kFloat);
+  const at::Tensor x_BTD = at::randn({2, 500, 64}, generator, options);
+  const at::Tensor delta_BTD = at::randn({2, 500, 64}, generator, options);
+  for (const at::Tensor& delta : {at::Tensor(), delta_BTD}) {
+    const auto norm_of = [&](int threads) {
+      at::set_num_threads(threads);
+      return rms_norm_forward(x_BTD, delta, at::ones({64}), 1e-5);
+    };
+    const Normed one = norm_of(1), two = norm_of(2);
+    EXPECT_TRUE(two.sum_BTD.equal(one.sum_BTD));
+    EXPECT_TRUE(two.normed_BTD.equal(one.normed_BTD));
+    EXPECT_TRUE(two.inverse_BT1.equal(one.inverse_BT1));
+  }
+}
+
+// More elements than one thread takes.
+TEST_F(Threads, DoNotChangeTheActivation) {
+  const at::Generator generator = at::detail::createCPUGenerator(3);
+  const auto normal = [&] {
+    return at::randn({2, 500, 64}, generator, at::TensorOptions(at::kFloat));
   };
-  const Normed one = norm_of(1), two = norm_of(2);
-  EXPECT_TRUE(two.normed_BTD.equal(one.normed_BTD));
-  EXPECT_TRUE(two.inverse_BT1.equal(one.inverse_BT1));
+  const at::Tensor gate_BTI = normal(), up_BTI = normal(), grad_BTI = normal();
+  const auto results_of = [&](int threads) {
+    at::set_num_threads(threads);
+    const auto [grad_gate_BTI, grad_up_BTI] = swiglu_backward(grad_BTI, gate_BTI, up_BTI);
+    return std::vector<at::Tensor>{swiglu_forward(gate_BTI, up_BTI), grad_gate_BTI, grad_up_BTI};
+  };
+  const std::vector<at::Tensor> one = results_of(1), two = results_of(2);
+  for (size_t i = 0; i < one.size(); ++i)
+    EXPECT_LE((one[i] - two[i]).abs().max().item<float>(), 1e-5) << i;
+}
+
+TEST_F(Threads, DoNotChangeASumOfGradients) {
+  at::set_num_threads(2);
+  const at::Tensor update = at::arange(40'000, at::kFloat);
+  const at::Tensor sum = at::full({40'000}, NAN, at::kFloat);
+  accumulate(sum, update, 0.5, /*overwrite=*/true);
+  EXPECT_TRUE(sum.equal(update * 0.5));
+  accumulate(sum, update, 2, /*overwrite=*/false);
+  EXPECT_TRUE(sum.equal(update * 2.5));
 }
 
 // More elements than one thread reads.

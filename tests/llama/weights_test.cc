@@ -15,7 +15,7 @@ namespace {
 
 checkpoint::LlamaConfig folder_config() {
   checkpoint::LlamaConfig config;
-  config.vocab_size = 300;  // the writer converts 4096 values at a time
+  config.vocab_size = 9000;  // the writer converts 4096 values at a time, in blocks of 512 KiB
   config.hidden_size = 32;
   config.intermediate_size = 48;
   config.num_layers = 2;

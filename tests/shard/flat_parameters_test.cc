@@ -51,6 +51,19 @@ TEST(FlatParameters, PiecesOfAMasterHaveTheirPlaces) {
   EXPECT_TRUE(master(flat, 3).flatten().equal(at::tensor(values, at::kFloat)));
 }
 
+// The writer of an update reads masters in pieces. Whole numbers up to 256 are exact in bfloat16.
+TEST(FlatParameters, MastersAreReadFromTheirPlaces) {
+  const at::Tensor values = at::arange(200, at::kFloat);
+  for (const Masters masters : {Masters::kFloat32, Masters::kSplit, Masters::kNone}) {
+    FlatParameters flat({{{200}, 0, true}}, {.compute_dtype = at::kBFloat16, .masters = masters});
+    flat.set_master_part(0, {0, 200}, values);
+    std::vector<float> found(50);
+    read_masters(flat.states().at(0), 120, found);
+    EXPECT_TRUE(at::tensor(found, at::kFloat).equal(values.narrow(0, 120, 50)))
+        << static_cast<int>(masters);
+  }
+}
+
 TEST(FlatParameters, TheNormIsGlobalAndExact) {
   at::manual_seed(1);
   FlatParameters flat(small_layout(), {});

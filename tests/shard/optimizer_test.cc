@@ -1,6 +1,7 @@
 // Reference: torch::optim's optimizers with the same parameter groups.
 #include "xffl/shard/optimizer.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -192,6 +193,36 @@ TEST(Optimizer, RefreshesTheBf16Copy) {
   flat.gradient(0).normal_();
   Optimizer(flat, {}).step(0.1);
   EXPECT_TRUE(flat.compute(0).equal(master(flat, 0).to(at::kBFloat16))) << "every way of rounding";
+}
+
+// More decayed elements, and more others, than one thread takes.
+TEST(Optimizer, ThreadsDoNotChangeAStep) {
+  const int threads_before = at::get_num_threads();
+  const std::vector<Parameter> layout{{{300, 400}, 0, true}, {{120'000}, 0, false}};
+  at::manual_seed(6);
+  std::vector<at::Tensor> values, gradients;
+  for (const Parameter& parameter : layout) {
+    values.push_back(at::randn(parameter.shape));
+    gradients.push_back(at::randn(parameter.shape));
+  }
+  const OptimizerOptions adamw{.weight_decay = 0.1},
+      sgd{.weight_decay = 0.1, .kind = job::OptimizerKind::kSgd, .momentum = 0.9};
+  for (const OptimizerOptions& options : {adamw, sgd}) {
+    std::vector<at::Tensor> masters;
+    for (const int threads : {1, 2}) {
+      at::set_num_threads(threads);
+      FlatParameters flat(layout, {});
+      for (size_t i = 0; i < layout.size(); ++i) {
+        master(flat, i).copy_(values[i]);
+        flat.gradient(i).copy_(gradients[i]);
+      }
+      Optimizer(flat, options).step(0.1);
+      masters.push_back(flat.states().at(0).master_S.clone());
+    }
+    EXPECT_LT((masters[1] - masters[0]).abs().max().item<double>(), 1e-5)
+        << job::to_string(options.kind);
+  }
+  at::set_num_threads(threads_before);
 }
 
 at::Tensor bits(const at::Tensor& x) {

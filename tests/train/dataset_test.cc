@@ -103,6 +103,15 @@ TEST_F(DatasetTest, MasksDocumentsOfPackedSequences) {
     EXPECT_EQ(batch.num_targets, data.num_targets(0) + data.num_targets(1));
     const std::vector<uint64_t> last{1};
     EXPECT_FALSE(data.batch(last, at::kCPU).documents.defined()) << "one document: nothing to mask";
+    tokens::TokenShardWriter earlier(dir_ / "q.tokens", 50, 5, true, chosen);
+    earlier.add_document(std::vector<int32_t>{11, 12, 13, 14, 15});
+    earlier.finish();
+    const std::vector<uint64_t> later{1, 2};
+    const Dataset joined({dir_ / "q.tokens", dir_ / "p.tokens"}, limits(50), 0, true);
+    const Batch of_second = joined.batch(later, at::kCPU);
+    EXPECT_TRUE(of_second.labels_BT.equal(batch.labels_BT));
+    EXPECT_TRUE(of_second.documents.starts_BT.equal(batch.documents.starts_BT));
+    EXPECT_EQ(joined.num_targets(1), data.num_targets(0));
     const Dataset plain({dir_ / "p.tokens"}, limits(50), 0);
     EXPECT_FALSE(plain.batch(indices, at::kCPU).documents.defined());
     EXPECT_EQ(plain.num_targets(1), 4);
@@ -115,6 +124,8 @@ TEST_F(DatasetTest, JoinsShardsAndStopsAtTheLimit) {
   const Dataset all({a, b}, limits(50), 0);
   EXPECT_EQ(all.size(), 4u);
   EXPECT_EQ(all.length(2), 4);
+  EXPECT_EQ(all.longest(), 4);
+  EXPECT_EQ(Dataset({b, a}, limits(50), 0).longest(), 4);
   const std::vector<uint64_t> third{2};
   EXPECT_EQ(all.batch(third, at::kCPU).tokens_BT[0][0].item<int64_t>(), 6);
   const Dataset some({a, b}, limits(50), 3);

@@ -78,5 +78,11 @@ TEST_F(GpuDriver, StopsAJobBeforeItTrainsOnTheCpu) {
   ::unsetenv("XFFL_DRIVER_VERSION_FILE");
 }
 
+TEST_F(GpuDriver, AJobForAGpuNeverTrainsOnTheCpu) {
+  if (kernels::gpu::device_count() > 0) GTEST_SKIP() << "a GPU is visible here";
+  EXPECT_THAT(test::message_of(ErrorKind::kUnsupported, [] { choose_device("cuda", 0); }),
+              HasSubstr("--device cuda"));
+}
+
 }  // namespace
 }  // namespace xffl::train

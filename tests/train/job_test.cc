@@ -15,6 +15,7 @@
 #include <random>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "support/ranks.h"
 #include "support/recorded_syncs.h"
@@ -367,6 +368,25 @@ TEST_F(WholeJob, ANewCheckpointStaysBesideUnusableOnesOfMoreSteps) {
   EXPECT_TRUE(fs::exists(state / "step-00000002"));
 }
 
+// An abandoned attempt may still save its steps while a later attempt reads their checkpoint.
+TEST_F(WholeJob, AUsableCheckpointOfTheSameStepsStays) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  const job::JobSpec first = resumable_job("twice", {data}),
+                     second = resumable_job("twice", {data}, 2);
+  run(first, 1, finish_after(2, first));
+  const fs::path checkpoint = fs::path(second.state_path) / "step-00000002";
+  const fs::path aside = dir_ / "aside", same_file = dir_ / "state.json";
+  fs::create_hard_link(checkpoint / "state.json", same_file);
+  fs::rename(checkpoint, aside);
+  const JobOutcome outcome = run(second, 1, [&] {
+    if (num_lines(second.metrics_path) < 2) return StopRequest::kNone;
+    if (fs::exists(aside)) fs::rename(aside, checkpoint);
+    return StopRequest::kFinish;
+  });
+  EXPECT_EQ(outcome.losses.size(), 2u) << "from the start, without the checkpoint";
+  EXPECT_TRUE(fs::equivalent(checkpoint / "state.json", same_file));
+}
+
 // A power loss must not take the steps that a report counts.
 TEST_F(WholeJob, ACheckpointIsSyncedUnderItsName) {
   const job::JobSpec spec = resumable_job("synced", {write_tokens("t.tokens", 8, 2, 20)});
@@ -427,6 +447,17 @@ TEST_F(WholeJob, AnUnreadableCheckpointIsReadAgainAndNotReplaced) {
   EXPECT_EQ(failing_reads.load(), 0);
 }
 
+TEST_F(WholeJob, AnOlderCheckpointIsUsedWhileTheNewestOneCannotBeRead) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  job::JobSpec first = resumable_job("older", {data});
+  first.training.checkpoint_interval = 1;
+  const job::JobSpec second = resumable_job("older", {data}, 2);
+  run(first, 1, finish_after(2, first));
+  fail_reads(fs::path(second.state_path) / "step-00000002/part-0001-of-0001.safetensors", 1000);
+  EXPECT_EQ(run(second).losses.size(), 3u) << "the steps after the first one";
+  failing_reads = 0;
+}
+
 TEST_F(WholeJob, ACheckpointWithABadSectorIsDamaged) {
   const std::string data = write_tokens("t.tokens", 8, 2, 20);
   const job::JobSpec first = resumable_job("sector", {data}),
@@ -452,8 +483,10 @@ TEST_F(WholeJob, AModelWithABadSectorIsReported) {
 TEST_F(WholeJob, ACheckpointOutlivesAnotherMountOfItsData) {
   const std::string data = write_tokens("t.tokens", 8, 2, 20);
   fs::create_directory_symlink(dir_.path(), dir_ / "mount");
-  const job::JobSpec first = resumable_job("mounted", {data}),
-                     second = resumable_job("mounted", {dir_ / "mount/t.tokens"}, 2);
+  job::JobSpec first = resumable_job("mounted", {data}),
+               second = resumable_job("mounted", {dir_ / "mount/t.tokens"}, 2);
+  first.validation = {{"it", data}};
+  second.validation = {{"it", second.train_paths[0]}};
   run(first, 1, finish_after(2, first));
   EXPECT_EQ(run(second).losses.size(), 2u);
 }
@@ -508,6 +541,28 @@ TEST_F(WholeJob, AStopDuringAValidationKeepsTheSteps) {
   EXPECT_NE(outcome.report.update_sha256, "");
 }
 
+// The training learns the first set and not the second one.
+TEST_F(WholeJob, EachValidationSetHasItsOwnResult) {
+  const std::string data = write_sequence("t.tokens", {1, 1, 1}),
+                    other = write_sequence("v.tokens", {1, 2, 3, 4});
+  const auto results_of = [&](const std::string& name,
+                              const std::vector<job::ValidationSet>& sets) {
+    job::JobSpec spec = job(name, {data});
+    spec.validation = sets;
+    spec.training.steps = 20;
+    spec.training.batch_size = spec.training.micro_batch_size = 1;
+    return run(spec).report.validation;
+  };
+  const auto both = results_of("both", {{"it", data}, {"cs", other}});
+  ASSERT_EQ(both.size(), 2u);
+  EXPECT_TRUE(both[0] == results_of("first", {{"it", data}}).at(0));
+  EXPECT_TRUE(both[1] == results_of("second", {{"cs", other}}).at(0));
+  EXPECT_NE(both[0].tokens, both[1].tokens);
+  EXPECT_NE(both[0].nll_before, both[1].nll_before);
+  EXPECT_NE(both[0].nll_after, both[1].nll_after);
+  EXPECT_NE(both[0].accuracy_after, both[1].accuracy_after);
+}
+
 // A repeated validation would count as one without improvement.
 TEST_F(WholeJob, AResumedJobDoesNotRepeatAValidation) {
   const std::string data = write_tokens("t.tokens", 8, 2, 20);
@@ -525,6 +580,38 @@ TEST_F(WholeJob, AResumedJobDoesNotRepeatAValidation) {
   EXPECT_TRUE(resumed.validations.empty());
 }
 
+// The last validation amid the training is a step earlier.
+TEST_F(WholeJob, TheLossAfterTheTrainingIsThatOfItsLastStep) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  job::JobSpec plain = job("plain", {data}), measured = job("measured", {data});
+  for (job::JobSpec* spec : {&plain, &measured}) {
+    spec->validation = {{"it", data}};
+    spec->training.steps = 3;
+  }
+  measured.training.validation_interval = 2;
+  const JobOutcome outcome = run(measured);
+  ASSERT_EQ(outcome.validations.size(), 1u);
+  EXPECT_NE(outcome.report.validation.at(0).nll_after, outcome.validations[0]);
+  EXPECT_TRUE(outcome.report.validation == run(plain).report.validation);
+}
+
+// Losses of other sequences say nothing about the improvement.
+TEST_F(WholeJob, EarlyStoppingDoesNotResumeWithAnotherValidation) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  for (const int64_t patience : {0, 9}) {
+    const std::string name = "patience-" + std::to_string(patience);
+    job::JobSpec first = resumable_job(name, {data}), second = resumable_job(name, {data}, 2);
+    for (job::JobSpec* spec : {&first, &second}) {
+      spec->validation = {{"it", data}};
+      spec->training.validation_interval = 1;
+      spec->training.early_stop_patience = patience;
+    }
+    second.training.validation_samples = 3;
+    run(first, 1, finish_after(4, first));  // lines of two steps and their validations
+    EXPECT_EQ(run(second).losses.size(), patience == 0 ? 2u : 4u);
+  }
+}
+
 // Each step lowers the loss.
 TEST_F(WholeJob, AResumedJobReplacesTheBestSnapshotByABetterOne) {
   const std::string data = write_tokens("t.tokens", 4, 6, 12);
@@ -540,6 +627,9 @@ TEST_F(WholeJob, AResumedJobReplacesTheBestSnapshotByABetterOne) {
   const fs::path state = second.state_path;
   EXPECT_TRUE(fs::exists(state / "step-00000004"));
   EXPECT_TRUE(fs::exists(state / "best-00000004"));
+  const fs::path file = state / "step-00000004/state.json";
+  const Json saved = parse_json(read_file(file, 1 << 20), file.string());
+  EXPECT_EQ(saved.at("worse_validations").get<int>(), 0);
 }
 
 // A job may continue from the older checkpoint if the newer one is damaged.
@@ -648,8 +738,12 @@ TEST_F(WholeJob, AnEarlyFinishKeepsTheOptimizerState) {
   job::JobSpec spec = job("early", {write_tokens("t.tokens", 8, 2, 20)});
   spec.training.keep_optimizer = true;
   spec.optimizer_path = dir_ / "optimizer" / job::kNoOptimizerState;
+  // An abandoned attempt may save its state after a later round.
+  const fs::path later = dir_ / "optimizer" / ("r0003-" + std::string(32, 'b'));
+  make_dirs(later);
   const JobOutcome outcome = run(spec, 1, finish_after(2, spec));
   EXPECT_EQ(outcome.report.steps, 2);
+  EXPECT_TRUE(fs::exists(later));
   EXPECT_TRUE(fs::exists(dir_ / "optimizer" / spec.key.optimizer_state_name() / "state.json"));
 }
 
@@ -837,6 +931,75 @@ TEST_F(WholeJob, ACheckReportsTheMeanOfTheLaterSteps) {
   };
   EXPECT_NEAR(found.step_seconds / mean_of("seconds"), 1, 1e-9);
   EXPECT_NEAR(found.step_tokens / mean_of("tokens"), 1, 1e-9);
+  EXPECT_GT(found.peak_memory_bytes, 0);
+}
+
+// The random model is as large as the job's model.
+TEST_F(WholeJob, ACheckRemovesItsModel) {
+  job::JobSpec spec = job("check", {write_tokens("t.tokens", 8, 2, 20)});
+  spec.base_model_path = dir_ / "random";
+  const auto group = comm::make_single_rank();
+  const JobContext context{*group, at::kCPU, 1, "test", [] { return StopRequest::kFinish; }};
+  bool was_there = false, is_complete = false;
+  check_job(spec, context, dir_ / "base", dir_ / "send-the-signal",
+            [&](const job::CheckReport& report) {
+              was_there = was_there || fs::exists(spec.base_model_path);
+              is_complete = report.complete;
+            });
+  EXPECT_TRUE(was_there);
+  EXPECT_TRUE(is_complete);
+  EXPECT_FALSE(fs::exists(spec.base_model_path));
+}
+
+// A group of one rank whose sums are too large.
+class WrongSums final : public comm::Group {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::string name() const override { return "wrong"; }
+  void all_reduce(at::Tensor tensor) override { tensor.mul_(3); }
+  comm::Pending start_all_gather(at::Tensor all_WS, at::Tensor mine_S) override {
+    all_WS.copy_(mine_S);
+    return {};
+  }
+  comm::Pending start_reduce_scatter(at::Tensor mine_S, at::Tensor all_WS) override {
+    mine_S.copy_(all_WS);
+    return {};
+  }
+  comm::Pending start_send(at::Tensor, int) override { return {}; }
+  comm::Pending start_receive(at::Tensor, int) override { return {}; }
+  void barrier() override {}
+  void wait_for_first() override {}
+  std::unique_ptr<comm::Group> split(const std::vector<int>&, const std::string&) override {
+    return comm::make_single_rank();
+  }
+};
+
+TEST_F(WholeJob, ACheckReportsThePartThatFails) {
+  job::JobSpec spec = job("check", {write_tokens("t.tokens", 8, 2, 20)});
+  spec.base_model_path = dir_ / "random";
+  const auto failed_part = [&](comm::Group& group, const fs::path& config) {
+    const JobContext context{group, at::kCPU, 1, "test", [] { return StopRequest::kFinish; }};
+    job::CheckReport last;
+    const Error error = test::error_of([&] {
+      check_job(spec, context, config, dir_ / "send-the-signal",
+                [&](const job::CheckReport& report) { last = report; });
+    });
+    EXPECT_EQ(last.problem, error.what());
+    EXPECT_FALSE(last.complete);
+    return last.part;
+  };
+  const auto alone = comm::make_single_rank();
+  WrongSums wrong;
+  EXPECT_EQ(failed_part(wrong, dir_ / "base"), "all-reduce");
+  EXPECT_EQ(failed_part(*alone, dir_ / "absent"), "model");
+}
+
+TEST_F(WholeJob, ACheckNamesTheProblemOfADevice) {
+  const job::JobSpec spec = job("device", {write_tokens("t.tokens", 8, 2, 20)});
+  const job::RankCheck check = check_rank(spec, {}, "tpu", "test");
+  EXPECT_NE(check.problem.find("--device is 'tpu'"), std::string::npos) << check.problem;
+  EXPECT_EQ(check.data.size(), 1u);
 }
 
 TEST_F(WholeJob, ACheckReadsTheShardsOfTrainingAndValidation) {
@@ -909,6 +1072,7 @@ TEST_F(WholeJob, AResumedGroupContinuesWithItsOwnCounts) {
   EXPECT_EQ(resumed.report.tokens, whole.report.tokens);
   EXPECT_EQ(resumed.report.update_sha256, whole.report.update_sha256);
   EXPECT_EQ(resumed.report.world_size, 2);
+  EXPECT_EQ(resumed.report.nodes, 2) << "each rank is the first one of its machine";
   EXPECT_FALSE(fs::exists(first.state_path)) << "a complete job leaves no checkpoint";
 }
 
@@ -993,6 +1157,20 @@ TEST_F(WholeJob, AnUpdateWithoutAReportIsReplaced) {
   checkpoint::verify_folder(spec.update_path, checkpoint::read_manifest(spec.update_path));
 }
 
+// The report's folder would be in a file.
+TEST_F(WholeJob, AJobThatCannotWriteItsReportKeepsItsCheckpoint) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  job::JobSpec spec = job("unreported", {data});
+  spec.training.checkpoint_interval = 3;
+  const std::string report_path = std::exchange(spec.report_path, data + "/report.json");
+  EXPECT_THROW(run(spec), Error);
+  EXPECT_TRUE(fs::exists(spec.update_path)) << "the training was complete";
+  EXPECT_TRUE(fs::exists(fs::path(spec.state_path) / "step-00000003"));
+  spec.report_path = report_path;
+  EXPECT_EQ(run(spec).report.steps, 4);
+  EXPECT_FALSE(fs::exists(spec.state_path));
+}
+
 TEST_F(WholeJob, AnAbortEndsTheWritingOfTheUpdate) {
   const job::JobSpec spec = job("aborted", {write_tokens("t.tokens", 8, 2, 20)});
   const auto stop = [&] {
@@ -1062,6 +1240,37 @@ TEST_F(WholeJob, ContinuesUnderSettingsThatDoNotChangeTheWeights) {
   second.base_model_path = dir_ / "moved";  // the same model
   fs::copy(dir_ / "base", dir_ / "moved");
   EXPECT_EQ(run(second).losses.size(), 2u);
+}
+
+// The input adapter may have moved between two attempts.
+TEST_F(WholeJob, ContinuesFromACheckpointOfTheSameAdapterOnly) {
+  const std::string data = write_tokens("t.tokens", 8, 2, 20);
+  const auto make_adapter = [&](const std::string& name, int64_t steps) -> fs::path {
+    job::JobSpec spec = job(name, {data});
+    spec.update_kind = job::UpdateKind::kWeights;
+    spec.update_dtype = job::FloatType::kFloat32;
+    spec.training.lora.rank = 2;
+    spec.training.steps = steps;
+    run(spec);
+    return spec.update_path;
+  };
+  const auto steps_after = [&](const std::string& name, const fs::path& begun_with,
+                               const fs::path& continued_with) {
+    job::JobSpec first = resumable_job(name, {data}), second = resumable_job(name, {data}, 2);
+    const auto set_adapter = [](job::JobSpec& spec, const fs::path& adapter) {
+      spec.training.lora.rank = 2;
+      spec.adapter_path = adapter;
+      spec.adapter_sha256 = checkpoint::read_manifest(adapter).root_sha256();
+    };
+    set_adapter(first, begun_with);
+    set_adapter(second, continued_with);
+    run(first, 1, finish_after(2, first));
+    return run(second).losses.size();
+  };
+  const fs::path one = make_adapter("one", 1), other = make_adapter("other", 2);
+  fs::copy(one, dir_ / "moved");
+  EXPECT_EQ(steps_after("moved-adapter", one, dir_ / "moved"), 2u);
+  EXPECT_EQ(steps_after("other-adapter", one, other), 4u);
 }
 
 // Earlier releases stored no accuracies.

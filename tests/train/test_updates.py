@@ -101,6 +101,11 @@ def test_the_report_identifies_data_program_and_nodes(setting):
     assert report["data_bytes"] == tokens.stat().st_size + other.stat().st_size
     assert report["program_sha256"] == hashlib.sha256((harness.BIN / "xffl-train").read_bytes()).hexdigest()
     assert report["nodes"] == 1
+    first_of_its_machine = ("env", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1", harness.BIN / "xffl-train", "--device", harness.DEVICE,
+                            "--threads", 3)
+    job = harness.make_job(folder / "machines", base, base_hash, tokens, steps=1)
+    report = harness.train(job, world_size=2, program=first_of_its_machine).report
+    assert report["nodes"] == 2 and report["environment"]["threads"] == 3
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
