@@ -67,6 +67,40 @@ TEST_F(Cancel, ShowsAJobWhoseSubmissionIsUnconfirmed) {
       << terminal.bytes;
 }
 
+// The facility has not confirmed an earlier cancellation: the job may still run.
+TEST_F(Cancel, ShowsAJobWhoseCancellationIsUnconfirmed) {
+  const FacilityName brno("brno");
+  history_->record({1, brno, 1}, history::CancelIntended{});
+  history_->record({1, brno}, history::FacilityMissing{"the deadline of the round"});
+  test::OnTerminal terminal = on_terminal({"cancel"});
+  ASSERT_TRUE(terminal.await_text(kQuestion)) << terminal.bytes;
+  EXPECT_TRUE(terminal.screen.shows("  brno: job 4102 of round 1")) << terminal.bytes;
+}
+
+TEST_F(Cancel, ShowsNoJobWhoseUpdateIsHere) {
+  job::JobReport report;
+  report.key = {"test", "0001", 1, "alba", 1, std::string(32, '1')};
+  report.base_model_sha256 = report.update_sha256 = std::string(64, 'a');
+  report.trainer = "test";
+  report.steps = 4;
+  history_->record({1, FacilityName("alba"), 1},
+                   history::UpdateAccepted{report.update_sha256, report, 0, std::nullopt});
+  test::OnTerminal terminal = on_terminal({"cancel"});
+  ASSERT_TRUE(terminal.await_text(kQuestion)) << terminal.bytes;
+  EXPECT_TRUE(terminal.screen.shows("  alba: no job")) << terminal.bytes;
+  EXPECT_TRUE(terminal.screen.shows("  brno: job 4102 of round 1")) << terminal.bytes;
+
+  // The nodes that wait for the next round cost node-hours.
+  std::string yaml = read_file(folder_.config(), 10'000);
+  const std::string alba = "  alba: {";
+  yaml.insert(yaml.find(alba) + alba.size(),
+              "scheduler: slurm, slurm: {nodes: 1, time: 1h, keep_allocation: 30m}, ");
+  write_file_atomic(folder_.config(), yaml);
+  test::OnTerminal kept = on_terminal({"cancel"});
+  ASSERT_TRUE(kept.await_text(kQuestion)) << kept.bytes;
+  EXPECT_TRUE(kept.screen.shows("  alba: the kept allocation of round 1")) << kept.bytes;
+}
+
 TEST_F(Cancel, AnotherAnswerChangesNothing) {
   for (const char* answer : {"n\n", "\n", "y\n", "YES\n", "\4"}) {  // \4: end of the input
     test::OnTerminal terminal = on_terminal({"cancel"});

@@ -1,4 +1,4 @@
-// `xffl deploy --remove` asks on a terminal, and nowhere else.
+// `xffl deploy --remove` asks on a terminal, and nowhere else. The images of `xffl deploy`.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -77,6 +77,29 @@ TEST_F(DeployRemove, AsksNothingWithYesOrInAPipe) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("is removed"));
   EXPECT_FALSE(fs::exists(programs()));
+}
+
+// The image's program stands in for Apptainer: it runs the image as a script.
+TEST_F(DeployRemove, AnImageIsStartedBeforeItsPromotion) {
+  const fs::path program = dir_ / "apptainer", image = dir_ / "built.sif";
+  const fs::path link = dir_ / "images/xffl.sif";
+  write_file_atomic(program, "#!/bin/sh\n[ \"$1\" = exec ] && exec sh \"$2\" \"$3\"\n");
+  fs::permissions(program, fs::perms::owner_all);
+  write_config(", scheduler: flux, image: {file: " + link.string() +
+               ", program: " + program.string() + "}");
+  const auto deploy = [&](const std::string& line) {
+    write_file_atomic(image, line + "\n");
+    return run_process({.argv = {XFFL_BINARY_DIR "/bin/xffl", "deploy", "alba", image.string(),
+                                 "-p", dir_.path().string()},
+                        .timeout = std::chrono::seconds(60)});
+  };
+  const ProcessResult broken = deploy("echo no libtorch >&2; exit 1");
+  EXPECT_EQ(broken.exit_code, exit_code(ErrorKind::kFailed)) << broken.out << broken.err;
+  EXPECT_FALSE(fs::exists(fs::symlink_status(link)));
+  const ProcessResult done = deploy("echo xffl-train " XFFL_VERSION);
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  EXPECT_THAT(done.out, HasSubstr("starts there: xffl-train " XFFL_VERSION));
+  EXPECT_EQ(read_file(link, 1000), "echo xffl-train " XFFL_VERSION "\n");
 }
 
 TEST_F(DeployRemove, ImagesAreRemovedOnlyAfterAYes) {

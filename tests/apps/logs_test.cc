@@ -97,6 +97,20 @@ TEST_F(Logs, ContinueAfterAnUnreadableOutput) {
   EXPECT_THAT(result.err, AllOf(HasSubstr("a facility's output is left out"), HasSubstr("alba: ")));
 }
 
+TEST_F(Logs, FollowTheCoordinator) {
+  const auto write_line = [&](const std::string& event) {
+    std::ofstream(folder_.log(), std::ios::app)
+        << R"({"time":"12:00","level":"info","event":")" << event << "\"}\n";
+  };
+  write_line("look 1");
+  test::OnTerminal terminal(command({"logs", "-f"}), 24, 80, {});
+  ASSERT_TRUE(terminal.await_text("12:00 info look 1")) << terminal.bytes;
+  write_line("look 2");
+  EXPECT_TRUE(terminal.await_text("12:00 info look 2")) << terminal.bytes;
+  terminal.type("\3");  // Ctrl-C
+  EXPECT_EQ(terminal.finish(), 0) << terminal.bytes;
+}
+
 TEST_F(Logs, FollowAllFacilities) {
   write("alba", 1, 1, "step 1\n");
   test::OnTerminal terminal(command({"logs", "--all", "-f"}), 24, 80, {});

@@ -57,6 +57,8 @@ class EndingCertificate : public test::SampleRun {
 TEST_F(EndingCertificate, OfTheSecondFacilityIsShown) {
   history_.reset();  // `xffl attach` ends without a coordinator
   EXPECT_THAT(xffl({"status"}).out, HasSubstr("brno: its certificate ends in "));
+  const Json status = parse_json(xffl({"status", "--json"}).out, "status");
+  EXPECT_TRUE(status.at("credentials").contains("brno")) << status;
   EXPECT_THAT(xffl({"attach"}).out, HasSubstr("brno: its certificate ends at "));
   EXPECT_THAT(xffl({"report", "--text"}).out, HasSubstr("The certificate of brno ends at "));
 }
@@ -65,6 +67,8 @@ TEST_F(EndingCertificate, IsInTheExportedFigures) {
   const ProcessResult result = xffl({"export", "prometheus", figures_.string()});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(figures(), HasSubstr(figure_));
+  EXPECT_THAT(figures(), HasSubstr("xffl_run_state{state=\"running\"} 1\n"));
+  EXPECT_THAT(figures(), HasSubstr("xffl_rounds_planned 3\n"));
 }
 
 // The coordinator of a cancelled run ends at once, and writes its figures before.

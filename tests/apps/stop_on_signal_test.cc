@@ -83,6 +83,21 @@ TEST(StopOnSignal, EndsAProcessWhoseOutputNobodyReads) {
               signals == 1 ? exit_code(ErrorKind::kCancelled) : 130);
 }
 
+// The command prints its error then, and the reader of the error may stand still.
+TEST(StopOnSignal, ThePatienceGoesOnAfterTheEndOfTheWatch) {
+  EXPECT_EQ(test::in_child([] {
+              {
+                const StopOnSignal stop("detaching", std::chrono::seconds(1));
+                ::kill(::getpid(), SIGTERM);
+                if (!await_stop(stop)) return 8;
+              }
+              ::alarm(20);  // ends a process that waits on
+              std::this_thread::sleep_for(std::chrono::seconds(60));
+              return 9;
+            }),
+            exit_code(ErrorKind::kCancelled));
+}
+
 // The command has its result already: a signal between the last look and the end of the watch hides
 // neither the result nor an error.
 TEST(StopOnSignal, DropsASignalAtItsEnd) {

@@ -6,10 +6,13 @@
 
 #include "support/await.h"
 #include "support/fake_queues.h"
+#include "support/on_terminal.h"
 #include "support/small_bundle.h"
 #include "support/temp_dir.h"
+#include "xffl/base/error.h"
 #include "xffl/base/file.h"
 #include "xffl/base/process.h"
+#include "xffl/base/sha256.h"
 
 namespace xffl {
 namespace {
@@ -39,9 +42,10 @@ class DeployByQueue : public testing::TestWithParam<const char*> {
   std::string name() const { return archive_.stem().stem().string(); }
   fs::path jobs() const { return programs() / ".jobs" / name(); }
   // Starts the command, and kills it after the submission; the job waits.
-  void interrupt() const {
-    const pid_t killed = start_detached({.argv = command()}, dir_ / "log");
-    EXPECT_TRUE(test::await([&] { return fs::exists(jobs() / "job1/job.id"); }))
+  void interrupt() const { interrupt(command(), jobs()); }
+  void interrupt(const std::vector<std::string>& argv, const fs::path& folder) const {
+    const pid_t killed = start_detached({.argv = argv}, dir_ / "log");
+    EXPECT_TRUE(test::await([&] { return fs::exists(folder / "job1/job.id"); }))
         << read_file(dir_ / "log", 1 << 20);
     ::kill(killed, SIGKILL);
     wait_for_exit(killed);
@@ -67,10 +71,31 @@ TEST_P(DeployByQueue, ARemovalCancelsTheJob) {
   interrupt();
   std::vector<std::string> remove = command();
   remove[3] = "--remove";  // in place of the archive
+  test::OnTerminal terminal(remove, 24, 200, {});
+  ASSERT_TRUE(terminal.await_text("Remove the folder?")) << terminal.bytes;
+  terminal.type("n\n");
+  EXPECT_EQ(terminal.finish(), exit_code(ErrorKind::kCancelled)) << terminal.bytes;
+  EXPECT_THAT(terminal.bytes, testing::Not(HasSubstr("is cancelled")));
   const ProcessResult done = run_process({.argv = remove, .timeout = std::chrono::seconds(120)});
   EXPECT_EQ(done.exit_code, 0) << done.err;
   EXPECT_THAT(done.err, HasSubstr("is cancelled"));
   EXPECT_FALSE(fs::exists(programs()));
+}
+
+TEST_P(DeployByQueue, ARemovalOfImagesCancelsTheJob) {
+  const fs::path image = dir_ / "built.sif";
+  write_file_atomic(image, "image");
+  std::string yaml = read_file(dir_ / "xffl.yaml", 1 << 20);
+  yaml.insert(yaml.find("    workdir: "),
+              "    image: {file: " + (dir_ / "images/xffl.sif").string() + "}\n");
+  write_file_atomic(dir_ / "xffl.yaml", yaml);
+  std::vector<std::string> words = command();
+  words[3] = image.string();
+  interrupt(words, programs() / ".jobs" / ("xffl-image-" + sha256_file(image).substr(0, 8)));
+  words[3] = "--remove";
+  const ProcessResult done = run_process({.argv = words, .timeout = std::chrono::seconds(120)});
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  EXPECT_THAT(done.err, HasSubstr("is cancelled"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Queues, DeployByQueue, testing::Values("pbs", "flux"),

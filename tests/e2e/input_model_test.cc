@@ -116,6 +116,18 @@ class InputDifferences : public InputModel {
     EXPECT_EQ(project_.count_events("attempt_failed"), 0);
     EXPECT_EQ(project_.trainings(), kOnceEach);
   }
+  // brno's job of the second round waits for nodes until this file exists.
+  fs::path nodes_of_brno() {
+    const fs::path nodes = project_.path() / "nodes";
+    change_ = [nodes, change = change_](config::Experiment& experiment) {
+      change(experiment);
+      for (config::Facility& facility : experiment.facilities)
+        if (facility.name.str() == "brno")
+          facility.environment.push_back("case $PWD in */r0002/*) while [ ! -e '" + nodes.string() +
+                                         "' ]; do sleep 0.02; done ;; esac");
+    };
+    return nodes;
+  }
   bool was_packed(int round) const { return pushed(round, 1).contains("whole_bytes"); }
   bool is_published(int round) const {
     return fs::exists(project_.run_folder() / ("r000" + std::to_string(round)) / "global" /
@@ -149,14 +161,7 @@ TEST_F(InputDifferences, AreNotSentWithoutTheirReference) {
 // The reference disappears while the job waits for nodes: the coordinator pushes the whole model to
 // the path at which the job expects the unpacked one.
 TEST_F(InputDifferences, AreReplacedWhileTheJobWaits) {
-  const fs::path nodes = project_.path() / "nodes";
-  change_ = [&, change = change_](config::Experiment& experiment) {
-    change(experiment);
-    for (config::Facility& facility : experiment.facilities)
-      if (facility.name.str() == "brno")
-        facility.environment.push_back("case $PWD in */r0002/*) while [ ! -e '" + nodes.string() +
-                                       "' ]; do sleep 0.02; done ;; esac");
-  };
+  const fs::path nodes = nodes_of_brno();
   bool removed = false;
   brno_waits_ = [&] {
     if (!is_published(1) || fs::exists(nodes)) return false;
@@ -166,6 +171,30 @@ TEST_F(InputDifferences, AreReplacedWhileTheJobWaits) {
   };
   expect_result();
   EXPECT_TRUE(removed);
+  EXPECT_TRUE(was_packed(2));
+}
+
+// The site removes the differences themselves: the whole model would take the link for no use.
+TEST_F(InputDifferences, AreSentAgainWhileTheJobWaits) {
+  const fs::path nodes = nodes_of_brno();
+  fs::path differences;
+  bool are_back = false, is_whole_sent = false;
+  brno_waits_ = [&] {
+    if (!is_published(1) || fs::exists(nodes)) return false;
+    if (differences.empty()) {
+      const fs::path round = facility_folder("brno") / "r0002";
+      differences = round / names_in(round, "packed-").at(0) / "model.safetensors.xpk";
+      EXPECT_TRUE(fs::remove(differences));
+      return true;
+    }
+    are_back = fs::exists(differences);
+    is_whole_sent = fs::exists(model_of(2) / "manifest.json");
+    if (are_back || is_whole_sent) std::ofstream(nodes).put('x');
+    return true;
+  };
+  expect_result();
+  EXPECT_TRUE(are_back);
+  EXPECT_FALSE(is_whole_sent);
   EXPECT_TRUE(was_packed(2));
 }
 

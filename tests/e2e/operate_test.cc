@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <sstream>
 #include <thread>
 
@@ -34,7 +35,9 @@ TEST(Pause, SubmitsNothingAtAFacilityUntilResume) {
   std::this_thread::sleep_for(std::chrono::milliseconds(700));
   EXPECT_EQ(project.count_events("published"), 1);
   for (const std::string& training : project.trainings()) EXPECT_NE(training, "brno 2 1");
-  EXPECT_EQ(project.xffl({"resume", "-p", path}).exit_code, 0);
+  const ProcessResult resumed = project.xffl({"resume", "-p", path});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_NE(resumed.out.find("run 0001 continues at brno"), std::string::npos) << resumed.out;
   EXPECT_EQ(run.finish(), 0);
   EXPECT_EQ(project.count_events("published"), 3);
 }
@@ -323,6 +326,17 @@ TEST(Output, AnErrorShowsNoSecret) {
   EXPECT_NE(result.err.find("password=[removed] does not exist"), std::string::npos) << result.err;
 }
 
+// A soft limit of a process, by its name in /proc.
+std::string soft_limit(const test::StartedRun& run, const std::string& name) {
+  const std::string limits = read_file("/proc/" + std::to_string(run.pid()) + "/limits", 1 << 16);
+  const size_t line = limits.find(name);
+  if (line == std::string::npos) return "";
+  std::istringstream fields(limits.substr(line + name.size()));
+  std::string soft;
+  fields >> soft;
+  return soft;
+}
+
 // A core file would contain keys and passwords.
 TEST(Run, WritesNoCoreFile) {
   Project project;
@@ -335,13 +349,23 @@ TEST(Run, WritesNoCoreFile) {
   auto run = project.start_run();
   ASSERT_EQ(::setrlimit(RLIMIT_CORE, &before), 0);
   ASSERT_TRUE(project.await_events("submitted", 1));
-  const std::string limits = read_file("/proc/" + std::to_string(run.pid()) + "/limits", 1 << 16);
-  const size_t line = limits.find("Max core file size");
-  ASSERT_NE(line, std::string::npos);
-  std::istringstream soft(limits.substr(line + 18));
-  std::string value;
-  soft >> value;
-  EXPECT_EQ(value, "0");
+  EXPECT_EQ(soft_limit(run, "Max core file size"), "0");
+}
+
+// Many facilities behind jump hosts need more descriptors than the usual limit.
+TEST(Run, RaisesItsLimitOfDescriptors) {
+  Project project;
+  project.set_hold();
+  project.write_config();
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{.rlim_cur = 256, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  auto run = project.start_run();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_TRUE(project.await_events("submitted", 1));
+  EXPECT_EQ(soft_limit(run, "Max open files"),
+            std::to_string(std::min<rlim_t>(before.rlim_max, 65'536)));
 }
 
 // A detached run has failed: status, logs and attach show the reason, and commands that follow the

@@ -219,8 +219,11 @@ TEST(Doctor, FindsAQuotaByReservingSpace) {
   const std::string unknown = doctor("echo 'Operation not supported' >&2; exit 1");
   has(unknown, "warning quota");
   has(unknown, "not checked: space cannot be reserved there");
-  for (const char* name : {"alba", "brno"})
-    EXPECT_FALSE(std::filesystem::exists(project.path() / "work" / name / ".xffl-space"));
+  // Such a file would take the space of a round until a user finds it.
+  doctor_with(project, "stat", "[ \"$3\" = %T ] && echo ext4 || echo ext4 1000000 5000");
+  has(doctor("[ \"$3\" = -- ] && : >\"$4\""), "could be reserved");
+  EXPECT_TRUE(std::filesystem::exists(project.path() / "work"));
+  EXPECT_FALSE(std::filesystem::exists(project.path() / "work/.xffl-space"));
 }
 
 TEST(Doctor, FailsForAWorkFolderWithTooFewFreeFiles) {
@@ -365,6 +368,37 @@ TEST(Simulate, RunsTheJobOfAClusterOnThisMachine) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(project.trainings(), std::vector<std::string>{"brno 1 1"});
   EXPECT_FALSE(std::filesystem::exists(project.path() / "work")) << "the facilities' own folder";
+  EXPECT_FALSE(std::filesystem::exists(project.path() / "runs")) << "`xffl run` would continue it";
+}
+
+// Neither the site's log-in node nor its paths exist here.
+TEST(Simulate, RunsTheJobOfASiteBehindSshOnThisMachine) {
+  Project project;
+  const std::filesystem::path log = project.path() / "trainings.log";
+  const std::string path = project.path().string();
+  project.place("brno", {"    access: ssh\n    ssh: {hosts: ['127.0.0.1:1'], user: ann}\n"
+                         "    scheduler: slurm\n    slurm: {nodes: 2, time: 1h}\n"
+                         "    compute_mounts: ['/data:/there', '" +
+                             path + ":/there']\n    workdir: " + path + "/work\n",
+                         log, log});
+  project.write_config();
+  const ProcessResult result =
+      project.xffl({"simulate", "-p", path, "--facility", "brno"}, {}, std::chrono::seconds(60));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(project.trainings(), std::vector<std::string>{"brno 1 1"});
+  EXPECT_FALSE(std::filesystem::exists(project.path() / "work")) << "the site's own folder";
+}
+
+// The user waits for the command: no further attempt, and no wait for another user.
+TEST(Simulate, EndsAfterAFailedJob) {
+  Project project;
+  project.set_fault("brno", "crash!");
+  project.write_config();
+  const ProcessResult result =
+      project.xffl({"simulate", "-p", project.path().string(), "--facility", "brno"}, {},
+                   std::chrono::seconds(60));
+  EXPECT_EQ(result.exit_code, exit_code(ErrorKind::kFailed)) << result.err;
+  EXPECT_EQ(project.started_trainings(), std::vector<std::string>{"brno 1 1"});
 }
 
 // A wait for `xffl prepare` would last until policy.max_outage.
@@ -433,7 +467,14 @@ TEST(Preflight, ForecastsTheDiskOfTheWholeRun) {
   EXPECT_THAT(project.xffl({"plan", "-p", path, "--offline"}).out,
               HasSubstr("at most 36.8 MB for the whole run; 0.5 GB if all models and updates "
                         "stayed\n"));
-  EXPECT_THAT(project.xffl({"doctor", "-p", path}).out, HasSubstr("36.8 MB for 100 rounds"));
+  const auto doctor = [&] { return project.xffl({"doctor", "-p", path}).out; };
+  EXPECT_THAT(doctor(), testing::AllOf(HasSubstr("ok      space for the run"),
+                                       HasSubstr("36.8 MB for 100 rounds")));
+  project.set_policy("{on_missing: wait}");
+  project.set_model_rows(1'000'000);
+  project.set_rounds(1'000'000);  // tens of terabytes
+  project.write_config();
+  EXPECT_THAT(doctor(), HasSubstr("warning space for the run"));
 }
 
 }  // namespace

@@ -298,6 +298,21 @@ TEST_F(Prepare, AMissingBundleIsNamedBeforeAJob) {
   EXPECT_FALSE(fs::exists(alba().prepared.str()));
 }
 
+TEST_F(Prepare, TheProgramOfTheDeployedBundleIsStarted) {
+  write_config("sequence_length: 64", "    trainer: bundle\n");
+  const fs::path programs = fs::path(alba().workdir.str()) / "xffl.programs";
+  const fs::path program = programs / "a bundle/bin/xffl-tokenize", trace = dir_ / "trace";
+  fs::create_directories(program.parent_path());
+  fs::create_directory_symlink("a bundle", programs / "current");
+  write_file_atomic(program,
+                    "#!/bin/sh\n: >'" + trace.string() + "'\nexec '" + kTokenize + "' \"$@\"\n");
+  fs::permissions(program, fs::perms::owner_all);
+  const ProcessResult done = prepare();
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  EXPECT_TRUE(fs::exists(trace));
+  EXPECT_EQ(prepared().files, 2u);
+}
+
 // The job fails after its first shard: a folder is in the place of the second one.
 TEST_F(Prepare, ShardsThatAreHalfPublishedHaveNoDescription) {
   ASSERT_EQ(prepare().exit_code, 0);

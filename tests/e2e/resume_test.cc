@@ -181,6 +181,28 @@ TEST(Damage, IsRepairedAndTheRunContinues) {
   EXPECT_EQ(project.trainings(), kOnceEach);
 }
 
+// The run would repeat the trainings of the lost events.
+TEST(Damage, ALossNeedsTheConsentOfTheUser) {
+  namespace fs = std::filesystem;
+  Project project;
+  ASSERT_EQ(project.run({{"XFFL_FAILPOINT", "journal:after:20"}}).exit_code, 128 + SIGKILL);
+  const fs::path journal = project.run_folder() / "journal.db";
+  const fs::path mirror = project.run_folder() / "journal.jsonl";
+  fs::remove(journal.string() + "-wal");
+  write_file_atomic(journal, std::string(8192, 'x'));
+  test::flip_byte(mirror, static_cast<std::streamoff>(fs::file_size(mirror) / 2));
+  const std::string damaged = read_file(mirror, 1 << 20);
+  std::vector<std::string> repair = {"journal", "repair", "-p", project.path().string()};
+  const ProcessResult refused = project.xffl(repair);
+  EXPECT_EQ(refused.exit_code, exit_code(ErrorKind::kCorrupt)) << refused.out;
+  EXPECT_NE(refused.err.find("--accept-loss"), std::string::npos) << refused.err;
+  EXPECT_EQ(read_file(mirror, 1 << 20), damaged);
+  repair.emplace_back("--accept-loss");
+  const ProcessResult accepted = project.xffl(repair);
+  EXPECT_EQ(accepted.exit_code, 0) << accepted.err;
+  EXPECT_NE(accepted.out.find("later events are lost"), std::string::npos) << accepted.out;
+}
+
 // Kills the coordinator repeatedly, a little later each time, until the run completes.
 TEST(Kill, AtRandomInstantsChangesNothing) {
   Project project;
@@ -208,6 +230,9 @@ TEST(SecondCoordinator, IsRejectedWithTheFirstOnesName) {
   const ProcessResult second = project.run();
   EXPECT_EQ(second.exit_code, exit_code(ErrorKind::kBusy));
   EXPECT_NE(second.err.find(std::to_string(run.pid())), std::string::npos) << second.err;
+  const std::string log = read_file(project.run_folder() / "coordinator.log", 1 << 20);
+  EXPECT_NE(log.find("a second coordinator of this run was refused"), std::string::npos) << log;
+  EXPECT_EQ(log.find("the run has ended"), std::string::npos) << "it goes on: " << log;
   project.release();
   EXPECT_EQ(run.finish(), 0);
   EXPECT_EQ(project.trainings().size(), 2u);

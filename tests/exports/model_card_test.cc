@@ -113,6 +113,7 @@ TEST_F(ExportedModel, HasTheFilesOfTheRoundAndACard) {
   constexpr fs::perms kOthersMay = fs::perms::others_read;
   for (const char* name : {"out", "out/model.safetensors", "out/manifest.json", "out/README.md"})
     EXPECT_NE(fs::status(folder_ / name).permissions() & kOthersMay, fs::perms::none) << name;
+  EXPECT_NE(fs::status(folder_ / "out").permissions() & fs::perms::others_exec, fs::perms::none);
   EXPECT_EQ(fs::hard_link_count(folder_ / "out/config.json"), 1u) << "a user may edit it";
   EXPECT_THAT(read_file(folder_ / "out/README.md", 1 << 16), HasSubstr(sha256_));
   EXPECT_EQ(checkpoint::read_manifest(folder_ / "out").root_sha256(), sha256_);
@@ -134,6 +135,17 @@ TEST_F(ExportedModel, OfAnAdapterHasTheCardOfAnAdapter) {
   std::ofstream(run_.global(1) / "adapter_model.safetensors") << "weights";
   export_to(folder_ / "out", checkpoint::write_manifest(run_.global(1)).root_sha256());
   EXPECT_THAT(read_file(folder_ / "out/README.md", 1 << 16), HasSubstr("library_name: peft\n"));
+}
+
+TEST_F(ExportedModel, OfADamagedAdapterIsRefused) {
+  fs::remove_all(run_.global(1));
+  make_dirs(run_.global(1));
+  std::ofstream(run_.global(1) / "adapter_config.json") << "{}";
+  std::ofstream(run_.global(1) / "adapter_model.safetensors") << "weights";
+  const std::string sha256 = checkpoint::write_manifest(run_.global(1)).root_sha256();
+  std::ofstream(run_.global(1) / "adapter_model.safetensors") << "weighty";  // of the same size
+  EXPECT_THROW(export_to(folder_ / "out", sha256), Error);
+  EXPECT_FALSE(fs::exists(folder_ / "out"));
 }
 
 TEST_F(ExportedModel, ReplacesNoFolder) {

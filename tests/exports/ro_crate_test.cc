@@ -21,7 +21,7 @@ SyntheticRun some_run() {
   run.round(1, 2);
   run.plan(2, 2);
   run.open(2, 0);
-  run.fail(2, 0, 1, "the node login01.site0.example failed");
+  run.fail(2, 0, 1, "the node login01.site0.example failed: password=hunter2hunter2");
   run.open(2, 0, 2);
   run.accept(2, 0, 2);
   run.open(2, 1);
@@ -106,6 +106,7 @@ TEST(RoCrateText, HasNoSecretAndNoNamesUnlessAsked) {
       format_ro_crate(run.story(), {.license = "mit", .names_facilities = true});
   EXPECT_THAT(named, HasSubstr("site0"));
   EXPECT_THAT(named, HasSubstr("login01"));
+  EXPECT_THAT(named, Not(HasSubstr("hunter2")));
   EXPECT_THAT(named, Not(HasSubstr("000102030405060708090a0b0c0d0e0f")));
 }
 

@@ -13,6 +13,7 @@ namespace {
 using test::SyntheticRun;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 // The records of a text, by the grammar of RFC 4180.
@@ -82,7 +83,7 @@ TEST(Tables, QuoteTextAndDisarmFormulas) {
   SyntheticRun run;
   run.plan(1, 1);
   run.open(1, 0);
-  run.fail(1, 0, 1, "the job said \"no, never\",\nand ended");
+  run.fail(1, 0, 1, "the job said \"no, never\",\nand ended: password=hunter2hunter2");
   const std::vector<std::string> formulas = {"=HYPERLINK(\"http://evil\")", "+1", "-1", "@SUM(1)"};
   int attempt = 1;
   for (const std::string& formula : formulas) {
@@ -92,6 +93,7 @@ TEST(Tables, QuoteTextAndDisarmFormulas) {
   const auto attempts = parse(make_tables(run.story()).attempts);
   ASSERT_EQ(attempts.size(), 6u);
   EXPECT_THAT(field(attempts, 1, "reason"), HasSubstr("the job said \"no, never\","));
+  EXPECT_THAT(field(attempts, 1, "reason"), Not(HasSubstr("hunter2"))) << "a secret";
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(field(attempts, i + 2, "reason"), "'" + formulas[i]);
 }
 

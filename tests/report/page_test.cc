@@ -97,7 +97,10 @@ TEST(Page, EscapesHostileText) {
 }
 
 TEST(Text, HasNoControlsAndSaysWhatIsOpen) {
-  const std::string text = format_text(hostile_story());
+  RunStory story = hostile_story();
+  story.live[SyntheticRun::name(0)] = {1, test::kHostile, "2026-03-01T12:00:00.000Z"};
+  const std::string text = format_text(story);
+  EXPECT_THAT(text, HasSubstr("site0, round 1: "));
   for (const char harm : {'\x1b', '\a'}) EXPECT_EQ(text.find(harm), std::string::npos);
   EXPECT_THAT(text, Not(HasSubstr("hunter2")));
   EXPECT_THAT(text, HasSubstr("xffl resume site1"));
@@ -193,7 +196,10 @@ TEST(Page, MarksTheLowestLossByADot) {
   RunStory story = run.story();
   ASSERT_EQ(story.losses.size(), 3u);
   story.losses[1].nll = 2;  // the other models have 4.00 and 2.67
-  const std::string figure = figure_of(format_html(story), "Loss of the global model");
+  const std::string page = format_html(story);
+  EXPECT_THAT(page, HasSubstr(">4.0000 → 2.6667<"));
+  EXPECT_THAT(page, HasSubstr("of model 0 and 2; best: model 1, 2.0000<"));
+  const std::string figure = figure_of(page, "Loss of the global model");
   EXPECT_THAT(figure, HasSubstr("class=\"dot\" d=\"M50 95.45h0\""));
   EXPECT_THAT(figure, HasSubstr("class=\"s\" d=\"M16.67 4.55L50 95.45L83.33 65.15\""))
       << "a lower loss is further down: 0 is the top";
@@ -375,6 +381,17 @@ TEST_F(Federation, HasAReportOfItsRun) {
   const std::string page = format_html(story);
   EXPECT_EQ(unbalanced(page), "");
   EXPECT_THAT(page, HasSubstr("2.0000 (7.39)"));
+}
+
+// A coordinator that was killed leaves the file of its activities.
+TEST_F(Federation, HasNoActivitiesWithoutACoordinator) {
+  run("", 1);
+  write_file_atomic(run_folder().live(), R"({"alba": {"round": 1, "doing": ")" +
+                                             std::string(facility::kAuthPause) +
+                                             R"(", "since": "2026-03-01T12:00:01.000Z"}})");
+  ASSERT_EQ(history::read_activities(run_folder().live()).size(), 1u);
+  const RunStory story = collect_story(run_folder(), {});
+  EXPECT_TRUE(story.live.empty());
 }
 
 TEST_F(Federation, KeepsTheLossesOfArchivedMetrics) {

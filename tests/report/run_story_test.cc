@@ -240,6 +240,51 @@ TEST(RunStory, HasIncidentsWithTheirConsequences) {
   EXPECT_EQ(story.needs[1].command, "xffl resume site1");
 }
 
+TEST(RunStory, AConsequenceIsOfTheSameFacilityAndRound) {
+  SyntheticRun run(2);
+  run.plan(1, 2);
+  run.open(1, 0);
+  run.open(1, 1);
+  run.fail(1, 1, 1, "NODE_FAIL");
+  run.add({1, SyntheticRun::name(1)}, history::FacilityMissing{"no attempts are left"});
+  run.fail(1, 0, 1, "NODE_FAIL");
+  run.open(1, 0, 2);
+  run.accept(1, 0, 2);
+  run.publish(1, {0});
+  run.round(2, 2);
+  std::vector<std::string> followed;
+  for (const Incident& incident : run.story().incidents) followed.push_back(incident.followed);
+  const std::string without = "the round was averaged without the facility";
+  EXPECT_THAT(followed, ElementsAre(without, without, "attempt 2: accepted"));
+}
+
+TEST(RunStory, AFacilitysPauseEndsByItsOwnResumption) {
+  SyntheticRun run(3);
+  run.round(1, 2);
+  for (const int facility : {0, 1})
+    run.add({0, SyntheticRun::name(facility)}, history::FacilityPaused{"by a user"});
+  run.add({0, SyntheticRun::name(1)}, history::FacilityResumed{});
+  const RunStory story = run.story("pid 7 on host");
+  ASSERT_EQ(story.incidents.size(), 2u);
+  EXPECT_EQ(story.incidents[0].followed, "");
+  EXPECT_THAT(story.incidents[1].followed, HasSubstr("resumed at "));
+  ASSERT_EQ(story.needs.size(), 1u);
+  EXPECT_EQ(story.needs[0].command, "xffl resume site0");
+}
+
+TEST(RunStory, AStopThatWasContinuedIsNoCrash) {
+  SyntheticRun run(3);
+  run.add({}, history::RunStopped{"io", "no space is left"});
+  run.add({}, history::RunResumed{});
+  const RunStory story = run.story("pid 7 on host");
+  ASSERT_EQ(story.incidents.size(), 1u);
+  EXPECT_EQ(story.incidents[0].kind, "run stopped");
+  EXPECT_THAT(story.incidents[0].followed, HasSubstr("continued at "));
+  ASSERT_EQ(story.coordinators.size(), 2u);
+  EXPECT_EQ(story.coordinators[0].end, "stopped (io)");
+  EXPECT_THAT(story.needs, IsEmpty());
+}
+
 // The scheduler ended two starts of attempt 1's job; the third start failed.
 TEST(RunStory, ARequeuedStartIsAnIncidentWithItsOwnHours) {
   SyntheticRun run;
@@ -338,6 +383,22 @@ TEST(RunStory, AFacilityWithoutWhichTheMeanWasMadeStaysMissing) {
   EXPECT_EQ(run.story().rounds.at(1).missing.size(), 1u);
 }
 
+TEST(RunStory, AFacilityStaysMissingAfterAStopBetweenTheFreezeAndThePublication) {
+  SyntheticRun run;
+  run.plan(1, 2);
+  run.open(1, 0);
+  run.accept(1, 0);
+  run.add({1, SyntheticRun::name(1)}, history::FacilityMissing{"no attempts are left"});
+  run.add({1},
+          history::ParticipantsFrozen{{SyntheticRun::name(0)}, {SyntheticRun::hash('3')}, {1000}});
+  run.add({}, history::RunResumed{});
+  run.add({1}, history::Aggregated{SyntheticRun::model(1), SyntheticRun::hash('f'), {}});
+  run.add({1}, history::Published{SyntheticRun::model(1)});
+  const RunStory story = run.story();
+  ASSERT_EQ(story.rounds.at(1).missing.size(), 1u);
+  EXPECT_EQ(story.incidents.at(0).followed, "the round was averaged without the facility");
+}
+
 TEST(RunStory, AStopAsksForItsContinuation) {
   SyntheticRun run;
   run.add({}, history::RunStopped{"io", "no space is left"});
@@ -371,6 +432,22 @@ TEST(RunStory, ASilentCoordinatorNeedsTheUser) {
               HasSubstr("no sign of life for 6 min"));
   context.last_sign = context.now;
   EXPECT_TRUE(make_story(run.events(), context).needs.empty());
+}
+
+TEST(RunStory, ACertificateThatEndsNeedsTheUser) {
+  SyntheticRun run(3);
+  run.round(1, 2);
+  StoryContext context = run.context("pid 7 on login1");
+  status::EndingCredential& credential = context.credentials[SyntheticRun::name(1)];
+  credential = {context.now + std::chrono::hours(2), "get-certificate"};
+  const RunStory story = make_story(run.events(), context);
+  ASSERT_EQ(story.needs.size(), 1u);
+  EXPECT_EQ(story.needs[0].text,
+            "The certificate of site1 ends at " + format_utc(credential.ends) + ".");
+  EXPECT_EQ(story.needs[0].command, "get-certificate");
+  credential.ends = context.now;
+  EXPECT_THAT(make_story(run.events(), context).needs.at(0).text,
+              HasSubstr("The certificate of site1 expired at "));
 }
 
 TEST(RunStory, AMeanLossNeedsAllSets) {

@@ -124,7 +124,11 @@ TEST_F(FrameTest, LeavesOutEmptyColumns) {
 TEST_F(FrameTest, HostileTextStaysInItsLine) {
   attempt(kAlba).job_id = "4\n\033[2J";
   facility(kAlba).missing = "gone\r\n\033]0;title\007 \u6771" + std::string(900, 'x');
-  for (const size_t columns : {1u, 2u, 20u, 79u, 200u})
+  const std::string hostile = "why\r\n\033]0;title\007";
+  status_.run_state.paused[kAlba] = hostile;
+  status_.run_state.left[kAlba].reason = hostile;
+  status_.credentials[kAlba] = {now_, hostile};
+  for (const size_t columns : {1u, 2u, 20u, 79u, 200u, 400u})
     for (const std::string& line : fit(make_frame(status_, now_), {24, columns}, false)) {
       EXPECT_LT(display_width(line), std::max<size_t>(columns, 2)) << line;
       EXPECT_EQ(line.find_first_of("\033\r\n\007"), std::string::npos) << line;
@@ -175,6 +179,11 @@ TEST_F(FrameTest, NotesTheReasonOfAStopAndCertificates) {
               ElementsAre("stopped at 2026-03-02T14:00:00.000Z (failed): brno\\x0Ais missing",
                           "alba: its certificate ends at 2026-03-02T14:08:10.000Z: renew it with: "
                           "renew-it"));
+  status_.state = "running";
+  EXPECT_THAT(make_frame(status_, now_).notes,
+              ElementsAre(HasSubstr("alba: its certificate ends at")));
+  status_.state = "completed";
+  EXPECT_THAT(make_frame(status_, now_).notes, IsEmpty());
 }
 
 TEST_F(FrameTest, DrawsWithinOneSynchronizedUpdate) {
