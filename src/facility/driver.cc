@@ -216,9 +216,11 @@ class FacilityDriver::Impl {
         context_.history.record(scope(number), history::CancelIntended{});
       end_jobs(*current, stop);
     }
+    // The facility has not failed.
     context_.history.record(
-        scope(number), history::AttemptFailed{
-                           .reason = reason, .counts_as_attempt = {}, .steps = {}, .output = {}});
+        scope(number),
+        history::AttemptFailed{
+            .reason = reason, .counts_as_attempt = false, .steps = {}, .output = {}});
   }
 
  private:

@@ -460,6 +460,21 @@ TEST_F(Federation, AFailedRoundCancelsTheOtherJobs) {
   EXPECT_THAT(cancelled, ElementsAre("alba"));
 }
 
+// alba trains when brno's update is here.
+TEST_F(Federation, AFailedRoundCostsNoAttemptAtTheOtherFacilities) {
+  const std::string policy =
+      "policy: {on_missing: fail, max_attempts: 1, poll_interval: 1m, evaluate_last: false}\n";
+  trainings_["alba"] = {.duration = minutes(1), .after = "brno"};
+  trainings_["brno"] = {.duration = minutes(1), .after_job_of = "alba"};
+  ends_["brno"] = {.state = submit::JobState::kEnded};
+  failure_of(policy);
+  ASSERT_EQ(jobs_of("alba").size(), 1u);
+  ends_.clear();
+  act({history::Request::Kind::kResume, {FacilityName("brno")}, ""}, policy);
+  EXPECT_EQ(run(policy).rounds_published, 1);
+  EXPECT_EQ(jobs_of("alba").size(), 2u);
+}
+
 // alba's job reports right after the last look at it; the next run fetches the update.
 TEST_F(Federation, AFailedRoundDoesNotCancelAJobThatHasReported) {
   job::JobSpec of_alba;

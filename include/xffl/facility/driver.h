@@ -59,9 +59,9 @@ class FacilityDriver {
   /// on `stop`.
   StagedScript stage(std::stop_token stop);
 
-  /// Cancels the open attempt's job, if there is one, and records the attempt as failed. Throws
-  /// kRemote when the facility does not answer, kCancelled on `stop`; the cancellation stays on
-  /// record for repeat_cancel().
+  /// Cancels the open attempt's job, if there is one, and records the attempt as failed, which does
+  /// not count against policy.max_attempts. Throws kRemote when the facility does not answer,
+  /// kCancelled on `stop`; the cancellation stays on record for repeat_cancel().
   void cancel(const std::string& reason, std::stop_token stop);
   /// Repeats the cancellations that the facility has not answered. Throws kRemote, kAuth, and
   /// kCancelled on `stop`.
