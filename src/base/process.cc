@@ -248,11 +248,11 @@ ProcessResult run_process(const ProcessSpec& spec, std::stop_token stop) {
       if (::kill(-pid, SIGTERM) != 0) ::kill(pid, SIGTERM);
       terminated = now;
     }
-    if (terminated && now - *terminated > std::chrono::seconds(2)) {
-      ::kill(-pid, SIGKILL);
-      break;
-    }
+    if (terminated && now - *terminated > std::chrono::seconds(2)) break;
   }
+  // The child may have left processes that ignore SIGTERM. Before reap() no other group has the
+  // child's number.
+  if (terminated) ::kill(-pid, SIGKILL);
   result.exit_code = reap(pid);
   if (pump.exec_problem() != 0) throw system_error("start " + spec.argv[0], pump.exec_problem());
   return result;

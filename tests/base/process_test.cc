@@ -173,6 +173,16 @@ TEST(RunProcess, ReturnsSoonAfterTheEndOfTheChild) {
   EXPECT_EQ(::kill(std::stoi(result.out), SIGKILL), 0);
 }
 
+TEST(RunProcess, AProcessInTheBackgroundOutlivesItsChild) {
+  const ProcessResult result =
+      run_process({.argv = {"sh", "-c", "sleep 300 >/dev/null 2>&1 & echo $!"},
+                   .timeout = std::chrono::seconds(20)});
+  EXPECT_EQ(result.exit_code, 0);
+  const pid_t process = std::stoi(result.out);
+  EXPECT_TRUE(process_start_ticks(process));
+  EXPECT_EQ(::kill(process, SIGKILL), 0);
+}
+
 TEST(RunProcess, LeavesAChildThatSigkillDoesNotEnd) {
   signals_are_lost = true;
   const ProcessResult result = run_process(
@@ -245,6 +255,24 @@ TEST(RunProcess, StopRequestKillsAWholeProcessGroupThatIgnoresSigterm) {
       run_process({.argv = {"sh", "-c", script}, .cwd = dir.path()}, stop.get_token());
   EXPECT_EQ(result.exit_code, 128 + SIGKILL);
   expect_end(std::stoi(read_file(dir / "pid", 100)));
+}
+
+// The child ends at SIGTERM; its own child ignores the signal and holds the output, or does not.
+TEST(RunProcess, StopRequestKillsAnOrphanThatIgnoresSigterm) {
+  for (const std::string streams : {"", ">/dev/null 2>&1"}) {
+    test::TempDir dir;
+    std::stop_source stop;
+    std::jthread stopper([&] {
+      EXPECT_TRUE(test::await([&] { return std::filesystem::exists(dir / "pid"); }));
+      stop.request_stop();
+    });
+    const std::string script =
+        "sh -c 'trap \"\" TERM; echo $$ >new; mv new pid; exec sleep 300' " + streams + " & wait";
+    const ProcessResult result =
+        run_process({.argv = {"sh", "-c", script}, .cwd = dir.path()}, stop.get_token());
+    EXPECT_EQ(result.exit_code, 128 + SIGTERM);
+    expect_end(std::stoi(read_file(dir / "pid", 100)));
+  }
 }
 
 // The input and the answer are longer than a pipe.

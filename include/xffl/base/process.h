@@ -33,10 +33,11 @@ struct ProcessResult {
 
 /// Runs the child to its end and captures both streams, at most 1 s longer when a process that the
 /// child left behind holds them open. On a stop request or time-out, also while the start of the
-/// program hangs, run_process() sends SIGTERM to the child's process group, and SIGKILL 2 s later.
-/// It leaves a child behind that does not end within 1 s of SIGKILL, as in state D. Throws
-/// kNotFound for a missing program, kIo for any other failure to start. Permanently resets an
-/// ignored SIGCHLD to the default: while a process ignores SIGCHLD, the kernel discards exit codes.
+/// program hangs, run_process() sends SIGTERM to the child's process group, and SIGKILL 2 s later,
+/// or as soon as the child has ended and no process holds a stream open. It leaves a child behind
+/// that does not end within 1 s of SIGKILL, as in state D. Throws kNotFound for a missing program,
+/// kIo for any other failure to start. Permanently resets an ignored SIGCHLD to the default: while
+/// a process ignores SIGCHLD, the kernel discards exit codes.
 ProcessResult run_process(const ProcessSpec& spec, std::stop_token stop = {});
 
 /// Starts a child that survives this process: in its own session, with stdin from /dev/null and
