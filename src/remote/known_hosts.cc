@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <system_error>
 
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -20,7 +21,10 @@ struct Line {
 
 std::vector<Line> read_lines(const std::filesystem::path& file) {
   std::vector<Line> lines;
-  if (!std::filesystem::exists(file)) return lines;
+  std::error_code problem;
+  const bool is_there = std::filesystem::exists(file, problem);
+  if (problem) throw system_error("stat " + file.string(), problem.value());
+  if (!is_there) return lines;
   std::istringstream in(read_file(file, kMaxFileBytes));
   for (std::string text; std::getline(in, text);) {
     Line line{text, {}, {}};

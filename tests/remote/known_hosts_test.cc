@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "support/temp_dir.h"
+#include "support/thrown.h"
 #include "wire.h"
 #include "xffl/base/error.h"
 #include "xffl/base/file.h"
@@ -69,6 +70,14 @@ TEST_F(KnownHosts, AFurtherKeyKeepsTheOthers) {
   struct stat info {};
   ASSERT_EQ(::stat(file_.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+// A link to itself stands for a file server that does not answer.
+TEST_F(KnownHosts, NamesAFileThatCannotBeExamined) {
+  make_dirs(file_.parent_path());
+  std::filesystem::create_symlink(file_.filename(), file_);
+  const std::string message = test::message_of(ErrorKind::kIo, [&] { pinned_keys(file_, login_); });
+  EXPECT_NE(message.find(file_.string()), std::string::npos) << message;
 }
 
 TEST_F(KnownHosts, RejectsADamagedLine) {
