@@ -13,6 +13,7 @@
 
 #include <cerrno>
 #include <optional>
+#include <system_error>
 
 #include "xffl/base/clock.h"
 #include "xffl/base/error.h"
@@ -126,7 +127,9 @@ LoginServer::LoginServer(std::filesystem::path socket, history::RunHistory& hist
     if (::bind(listener.get(), address.get(), sizeof address.name) != 0 ||
         ::listen(listener.get(), 4) != 0)
       throw system_error("listen at " + path_.string(), errno);
-    std::filesystem::permissions(work, std::filesystem::perms(0600));
+    std::error_code problem;
+    std::filesystem::permissions(work, std::filesystem::perms(0600), problem);
+    if (problem) throw system_error("chmod " + work.string(), problem.value());
     inode_ = inode_of(work);
     history.check_writer();
     rename_durable(work, path_);  // in place of a killed coordinator's socket

@@ -135,6 +135,22 @@ TEST_F(LogIn, ATakeOverRemovesASocketWithoutItsFinalName) {
   EXPECT_FALSE(std::filesystem::exists(work));
 }
 
+// Some file systems allow no chmod of a socket.
+TEST_F(LogIn, ASocketThatKeepsItsPermissionsIsRemoved) {
+  const int code = test::in_child([&] {
+    if (!test::fail_calls(SYS_fchmodat, EPERM)) return 77;
+    try {
+      const LoginServer desk(folder_.login(), *history_, two_factors());
+    } catch (const std::exception&) {
+      return 2;
+    }
+    return std::filesystem::exists(folder_.login()) ? 1 : 0;
+  });
+  if (code == 77) GTEST_SKIP() << "this system allows no seccomp filter";
+  EXPECT_EQ(code, 0) << "2: the run would end";
+  EXPECT_FALSE(std::filesystem::exists(history_->work_name(folder_.login())));
+}
+
 // A client that disconnects is a failed log-in; the coordinator continues.
 TEST_F(LogIn, AClientThatDisconnectsHarmsNothing) {
   LoginServer desk(folder_.login(), *history_, two_factors());
