@@ -358,9 +358,11 @@ class Push {
     const bool same_plan = earlier && *earlier == manifest_;
     if (!same_plan) remove_different(earlier.value_or(Manifest{}));
     if (!same_plan && has_plan) facility_.control_for_change().remove_tree(plan_);
-    for (const ManifestFile& file : manifest_.files)
-      if (remote_[file.name].info && !is_present(file))
-        facility_.control_for_change().remove_tree(to_ / file.name);
+    for (const ManifestFile& file : manifest_.files) {
+      if (!remote_[file.name].info || is_present(file)) continue;
+      facility_.control_for_change().remove_tree(to_ / file.name);
+      remote_[file.name] = {};
+    }
     return same_plan;
   }
 

@@ -339,6 +339,16 @@ TEST_P(PushChunks, RepairSendsDamagedChunksAndSmallFiles) {
   expect_complete();
 }
 
+TEST_P(PushChunks, RepairReplacesALargeFileOfAnotherSizeOrType) {
+  push_now();
+  facility_.put("/models/one/model.safetensors", "short");
+  EXPECT_EQ(repair_now().moved_bytes, total(files_));
+  expect_complete();
+  facility_.put_other("/models/one/model.safetensors");
+  EXPECT_EQ(repair_now().moved_bytes, total(files_));
+  expect_complete();
+}
+
 TEST_P(PushChunks, AnInterruptedRepairIsCompletedByTheNext) {
   int calls = 0;
   for (const char* operation : {"rename", "write", "remove_tree"})
