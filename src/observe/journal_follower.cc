@@ -23,12 +23,10 @@ std::string trace_of(const std::filesystem::path& journal) {
 void JournalFollower::read(const history::Store::Visitor& each, bool certain) {
   const std::string trace = trace_of(journal_);
   if (trace == trace_ && !certain) return;
-  int64_t seq = seq_;
   history::visit_events(journal_, {.first_seq = seq_ + 1}, [&](const history::StoredEvent& event) {
     each(event);
-    seq = event.seq;
+    seq_ = event.seq;
   });
-  seq_ = seq;
   trace_ = trace;
 }
 

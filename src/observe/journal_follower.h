@@ -17,7 +17,8 @@ class JournalFollower {
 
   /// Calls `each` with the events since the last call. A call without a change of the files costs a
   /// few system calls; with `certain`, files that look unchanged are read, too. Throws as
-  /// history::visit_events(); the events of a failed call come again.
+  /// history::visit_events(); the next call continues with the event for which `each` failed, or
+  /// after the last event that `each` got.
   void read(const history::Store::Visitor& each, bool certain = false);
 
   int64_t seq() const { return seq_; }

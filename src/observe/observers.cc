@@ -37,13 +37,13 @@ class PrometheusFile {
     const auto now = SteadyClock::now();
     const milliseconds pause = is_last ? milliseconds(0) : settings_.write_interval;
     if (written_ && now - *written_ < pause) return;
-    const int64_t seq = follower_.seq();
     follower_.read(
         [&](const history::StoredEvent& stored) { figures_.add(history::decode(stored)); },
         is_last);
-    const bool is_new = follower_.seq() != seq;
+    const bool is_new = follower_.seq() != shown_seq_;
     if (written_ && !is_new && !is_last && now - *written_ < settings_.heartbeat) return;
     written_ = now;  // also after a failure: the next try has the same pause
+    shown_seq_ = follower_.seq();
     exports::PrometheusContext context{.run = run_,
                                        .version = settings_.version,
                                        .has_coordinator = !is_last,
@@ -62,6 +62,7 @@ class PrometheusFile {
   const int64_t epoch_;
   JournalFollower follower_;
   exports::RunFigures figures_;
+  int64_t shown_seq_ = 0;  // the last event in the file
   std::optional<SteadyClock::time_point> written_;
 };
 

@@ -129,6 +129,22 @@ TEST_F(ObserversTest, TheEventsOfAFailedReadingComeAgain) {
   EXPECT_EQ(seen, (std::vector<int64_t>{1}));
 }
 
+// Figures that add up the events would count an event twice.
+TEST_F(ObserversTest, AFailedReadingContinuesWithTheEventThatFailed) {
+  for (const char digit : {'1', '2'}) record({1}, history::Published{std::string(64, digit)});
+  JournalFollower follower(run_.journal());
+  std::vector<int64_t> seen;
+  bool fails = true;
+  const auto each = [&](const history::StoredEvent& event) {
+    if (event.seq == 3 && std::exchange(fails, false))
+      throw Error(ErrorKind::kIo, "the disk is full");
+    seen.push_back(event.seq);
+  };
+  EXPECT_THROW(follower.read(each), Error);
+  follower.read(each);
+  EXPECT_EQ(seen, (std::vector<int64_t>{1, 2, 3}));
+}
+
 TEST_F(ObserversTest, WriteTheHeartbeatWithoutEvents) {
   Settings often = settings();
   often.heartbeat = milliseconds(30);
