@@ -78,7 +78,8 @@ Json type_schema(const Field& key) {
     case Type::kTexts:
     case Type::kHostPaths:
     case Type::kSitePaths:
-      return one_or_list_schema(text_schema(key), key.type == Type::kSitePaths ? 1 : 0);
+      return one_or_list_schema(text_schema(key),
+                                key.type == Type::kSitePaths || key.min > 0 ? 1 : 0);
     case Type::kSize:
       return unit_schema(kSize);
     case Type::kBoolean:

@@ -24,13 +24,14 @@ std::string validate_host(std::string_view text) {
   return parse_host(text) ? "" : "should have a port from 1 to 65535";
 }
 
-/// A list of hosts, each as text in the file.
+/// A list of at least `min` hosts, each as text in the file.
 template <class Object>
 Field hosts(std::string_view name, std::vector<remote::SshHost> Object::*member,
-            std::string_view help) {
+            std::string_view help, double min = 0) {
   Field key{.name = name,
             .help = help,
             .type = Type::kTexts,
+            .min = min,
             .pattern = kHostPattern,
             .shape = "a host such as login.example.org or gate:2222",
             .validate = validate_host};
@@ -52,7 +53,7 @@ Field hosts(std::string_view name, std::vector<remote::SshHost> Object::*member,
 const FieldTable& ssh_keys() {
   using S = remote::SshSettings;
   static const FieldTable keys({
-      hosts("hosts", &S::hosts, "equivalent login nodes, tried in order"),
+      hosts("hosts", &S::hosts, "equivalent login nodes, tried in order", 1),
       field("user", &S::user, "the account's name there",
             {.pattern = kUserName, .shape = "a user's name"}),
       field("keys", &S::keys,

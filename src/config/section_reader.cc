@@ -370,9 +370,9 @@ Value SectionReader::environment(const Node& node, const Field& key, const std::
 
 Value SectionReader::one_or_list(const Node& node, const Field& key, const std::string& path) {
   const bool is_text = key.type == Type::kTexts, needed = key.type == Type::kSitePaths;
-  if (node.kind == Node::Kind::kMapping ||
-      (needed && node.kind == Node::Kind::kList && node.items.empty()))
-    return wrong_type(node, key, path, !is_text && node.items.empty() ? "it is empty" : "");
+  const bool is_empty = node.kind == Node::Kind::kList && node.items.empty();
+  if (node.kind == Node::Kind::kMapping || (is_empty && (needed || key.min > 0)))
+    return wrong_type(node, key, path, is_empty ? "it is empty" : "");
   std::vector<std::string> all;
   const auto append = [&](const Node& item) {
     const Type type = needed ? Type::kSitePath : Type::kHostPath;

@@ -179,6 +179,9 @@ INSTANTIATE_TEST_SUITE_P(
               "8:15: error: 'facilities.alba.ssh.hosts'"},
         Wrong{"login01.example.org", "me@login", "should be a host such as"},
         Wrong{"login02:2222", "login02:70000", "should have a port from 1 to 65535"},
+        Wrong{R"([login01.example.org, "login02:2222", "[fe80::1]:22"])", "[]",
+              "8:14: error: 'facilities.alba.ssh.hosts' should be a host such as "
+              "login.example.org or gate:2222, or a list of them, found a list: it is empty"},
         Wrong{"keys/id_ed25519", "~/.ssh/id", "'~' is not expanded"},
         Wrong{"/scratch/me/xffl", "work", "should start with '/', found 'work'"},
         Wrong{"    workdir: /scratch/me/xffl\n", "",

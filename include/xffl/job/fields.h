@@ -61,6 +61,7 @@ struct Field {
   std::string_view help{};
   Type type = Type::kDeduced;
   FileKind file = FileKind::kBoth;  // the files that have the field
+  // Of a kTexts: 1 excludes an empty list.
   double min = 0;
   double max = 0;          // of a text in JSON: its bytes; 0: kMaxTextBytes
   bool below_max = false;  // `max` itself is excluded
