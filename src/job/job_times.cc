@@ -71,7 +71,7 @@ void read_line(std::string_view line, std::vector<JobStart>& starts) {
   const auto time = parse_integer(words[1], kMaxUnixTime);
   if (!time) return;
   if (words[0] == "start") {
-    if (starts.size() == kMaxStarts) return;
+    if (starts.size() > kMaxStarts) return;
     JobStart& start = starts.emplace_back();
     start.start = *time;
     for (const std::string_view word : std::span(words).subspan(2)) read_value(word, start);
@@ -103,6 +103,8 @@ std::vector<JobStart> parse_job_times(std::string_view text) {
     read_line(text.substr(0, end), starts);
     text.remove_prefix(end + 1);
   }
+  // One start above the limit has taken the moments of all dropped starts.
+  if (starts.size() > kMaxStarts) starts.pop_back();
   return starts;
 }
 

@@ -81,6 +81,18 @@ TEST(JobTimes, HostileTextGivesBoundedValues) {
   EXPECT_EQ(parse_job_usage(format_job_usage(full), "journal"), full);
 }
 
+TEST(JobTimes, ALineAfterADroppedStartChangesNoOtherStart) {
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += "start 1\n";
+  text += "train 2\nstart 3\ntrain 4\ntrained 5 1\nstart 6\nend 7\n";
+  const auto starts = parse_job_times(text);
+  ASSERT_EQ(starts.size(), 1000u);
+  EXPECT_EQ(starts.back().train, 2);
+  EXPECT_FALSE(starts.back().trained);
+  EXPECT_FALSE(starts.back().status);
+  EXPECT_FALSE(starts.back().end);
+}
+
 // The wait of a kept allocation is no work, even if no attempt takes the allocation.
 TEST(EndOfWork, IsTheOfferOfAJobThatHasEndedLater) {
   JobStart start = second_start();
