@@ -73,9 +73,12 @@ bool is_tokenizer_file(const std::string& name) {
 std::vector<std::string> tokenizer_files_in(const fs::path& folder) {
   std::vector<std::string> names;
   for (const std::string& name : list_folder(folder, kMaxNames)) {
-    std::error_code ignored;
-    if (!is_tokenizer_file(name) || !fs::is_regular_file(folder / name, ignored)) continue;
-    names.push_back(name);
+    if (!is_tokenizer_file(name)) continue;
+    std::error_code problem;
+    const fs::file_status status = fs::status(folder / name, problem);
+    if (!fs::status_known(status))
+      throw system_error("stat " + (folder / name).string(), problem.value());
+    if (fs::is_regular_file(status)) names.push_back(name);
   }
   return names;
 }

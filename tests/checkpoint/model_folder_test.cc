@@ -233,5 +233,17 @@ TEST(CopyTokenizerFiles, CopiesTheFilesBehindLinks) {
   EXPECT_EQ(fs::file_size(to / "tokenizer.json"), 2u);
 }
 
+// The link to itself stands for a file of a file server that does not answer.
+TEST(CopyTokenizerFiles, AFileThatCannotBeExaminedIsNotAbsent) {
+  test::TempDir from;
+  test::TempDir to;
+  fs::create_symlink("absent", from / "vocab.json");
+  EXPECT_NO_THROW(copy_tokenizer_files(from.path(), to.path()));
+  fs::create_symlink("tokenizer.json", from / "tokenizer.json");
+  const Thrown thrown = thrown_by([&] { copy_tokenizer_files(from.path(), to.path()); });
+  EXPECT_EQ(thrown.kind, ErrorKind::kIo);
+  EXPECT_THAT(thrown.message, HasSubstr((from / "tokenizer.json").string()));
+}
+
 }  // namespace
 }  // namespace xffl::checkpoint
