@@ -93,7 +93,6 @@ class Output {
     }
   }
 
-  // The pipeline checks all outputs before it finishes any output: all outputs appear, or none.
   void check_not_empty(const char* role) const {
     if (num_tokens_ >= (options_.packed ? length_ : 1)) return;
     throw Error(
@@ -105,6 +104,8 @@ class Output {
             "--no-pack (data.pack: false) or another split (data.validation_fraction)");
   }
 
+  // The pipeline completes all outputs before it finishes any output: all outputs appear, or none.
+  void complete() { writer_.complete(); }
   tokens::ShardInfo finish() { return writer_.finish(); }
 
  private:
@@ -326,6 +327,8 @@ EncodeResult run_pipeline(const std::vector<fs::path>& inputs, const fs::path& o
   }
   training.check_not_empty("training");
   if (validation) validation->check_not_empty("validation");
+  training.complete();
+  if (validation) validation->complete();
   result.training = training.finish();
   if (validation) result.validation = validation->finish();
   return result;

@@ -485,8 +485,8 @@ void TokenShardWriter::add_document(std::span<const int32_t> ids,
   state.info.num_tokens += ids.size();
 }
 
-ShardInfo TokenShardWriter::finish() {
-  const std::unique_ptr<State> state = std::move(state_);
+void TokenShardWriter::complete() {
+  std::unique_ptr<State> state = std::move(state_);
   if (!state) throw Error(ErrorKind::kInternal, "a token shard was finished twice");
   const uint64_t num_tokens = state->info.num_tokens;
   state->flush();
@@ -509,6 +509,12 @@ ShardInfo TokenShardWriter::finish() {
   state->write_offsets(layout.offsets_begin);
   write_at(state->temp.fd(), 0, encode_header(state->info, state->token_bytes), state->temp.path());
   state->temp.sync();
+  complete_ = std::move(state);
+}
+
+ShardInfo TokenShardWriter::finish() {
+  if (!complete_) complete();
+  const std::unique_ptr<State> state = std::move(complete_);
   state->temp.publish();
   return state->info;
 }

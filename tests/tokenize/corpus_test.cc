@@ -312,6 +312,23 @@ TEST_F(Corpus, WritesNothingForAnImpossibleSplit) {
                [&] { encode({file}, with_split({.output = file, .num_documents = 2})); });
 }
 
+// The seed decides which shard gets the document without a target.
+TEST_F(Corpus, WritesNothingIfAPackedShardHasNoTarget) {
+  const fs::path file = write("a.jsonl", R"({"input_ids": [1, 2], "labels": [1, 2]})"
+                                         "\n"
+                                         R"({"input_ids": [3, 4], "labels": [-100, -100]})"
+                                         "\n");
+  for (const uint64_t seed : {0u, 2u}) {
+    const std::string shard = seed == 0 ? "v.tokens" : "out.tokens";
+    EncodeOptions options =
+        with_split({.output = dir_ / "v.tokens", .num_documents = 1, .seed = seed}, true);
+    options.vocab_size = 100;
+    options.sequence_length = 2;
+    expect_error(ErrorKind::kRejected, shard + ": none of its 2 tokens",
+                 [&] { encode_ids({file}, dir_ / "out.tokens", options, kNoProgress); });
+  }
+}
+
 TEST_F(Corpus, ReplacesNoneOfSeveralInputs) {
   const std::vector<fs::path> inputs{write("a.txt", "Prší.\n"), write("b.txt", "Una barca.\n")};
   for (const std::string name : {"a.txt", "b.txt"})

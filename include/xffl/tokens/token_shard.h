@@ -100,13 +100,17 @@ class TokenShardWriter {
   /// Adds one document: 1 or more ids below vocab_size; unpacked, at most sequence_length ids.
   /// `is_target` has a 0 or 1 for each id; an empty `is_target` marks all tokens as targets.
   void add_document(std::span<const int32_t> ids, std::span<const uint8_t> is_target = {});
-  /// Drops an incomplete last sequence of a packed shard, then syncs and renames the file. Returns
-  /// the counts in the file. Throws kRejected when the shard has no sequence or no target.
+  /// Drops an incomplete last sequence of a packed shard, then syncs the file under its temporary
+  /// name. No document may follow. Throws kRejected when the shard has no sequence or no target.
+  void complete();
+  /// Calls complete() unless the caller has done so, then renames the file. Returns the counts in
+  /// the file.
   ShardInfo finish();
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<State> state_;     // until complete()
+  std::unique_ptr<State> complete_;  // from then until finish()
 };
 
 }  // namespace xffl::tokens
