@@ -204,6 +204,8 @@ std::optional<Manifest> pack_model(const Source& model, const Source& reference,
       if (packed) known.push_back(*packed);
     } else if (bytes <= left) {
       copy_synced(model.folder / file.name, temporary / file.name);
+      if (const std::string found = sha256_file(temporary / file.name); found != file.sha256)
+        reject(model.folder / file.name, "expected SHA-256 " + file.sha256 + ", found " + found);
     }
     fits = bytes <= left;
     if (!fits) break;

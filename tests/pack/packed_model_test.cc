@@ -148,6 +148,15 @@ TEST_F(PackedModels, AreNotWrittenForAModelWithOneOfTheirOwnNames) {
   }
 }
 
+// Each facility's first job would fail after its time in the queue.
+TEST_F(PackedModels, AreNotWrittenForAModelWithADamagedTokenizer) {
+  write_bytes(dir_ / "new/tokenizer.json", "bad content");
+  EXPECT_EQ(test::kind_of([&] { pack_model(dir_ / "new", dir_ / "old", dir_ / "packed", 0.8, 2); }),
+            ErrorKind::kRejected);
+  EXPECT_FALSE(fs::exists(dir_ / "packed"));
+  EXPECT_FALSE(fs::exists(dir_ / "packed.tmp"));
+}
+
 TEST_F(PackedModels, AreNotWrittenAboveTheMaximumRatio) {
   EXPECT_FALSE(pack_model(dir_ / "new", dir_ / "old", dir_ / "packed", 0.1, 2));
   EXPECT_FALSE(fs::exists(dir_ / "packed")) << "an older packed model would be used instead";
