@@ -73,12 +73,18 @@ void SideJob::state(const std::string& message) {
 }
 
 bool SideJob::is_under_way() {
-  if (number_ == 0 || has_report()) return false;
+  if (number_ == 0) return false;
+  const bool has_id = session_->stat(folder() / kSideJobId).has_value();
+  const bool is_over = has_report();
+  if (has_id) try {
+      id_ = JobId(read_text(*session_, folder() / kSideJobId, 200));
+    } catch (const Error&) {
+      if (!is_over) throw;  // the id of a job that has ended is only shown
+    }
+  if (is_over) return false;
   const auto fence = folder() / plan::kFence;
   if (session_->stat(fence)) return false;
-  if (session_->stat(folder() / kSideJobId)) {
-    id_ = JobId(read_text(*session_, folder() / kSideJobId, 200));
-  } else {
+  if (!has_id) {
     const auto found = scheduler_->find({.name = job_name(),
                                          .script = "",
                                          .folder = folder(),

@@ -67,6 +67,17 @@ TEST(SideJob, IsUnderWayUntilItHasEnded) {
   }
 }
 
+// Its command was killed after the submission, and the next one collects the report.
+TEST(SideJob, IsKnownByItsIdAfterItsReport) {
+  test::FakeServices fake;
+  const JobId id = submitted_job(fake, submit::JobState::kEnded);
+  fake.session->put("/w/prepare/job1/report.json", "{}");
+  const config::Facility facility = alba();
+  SideJob job(facility, seconds(1), fake.services, kPlace, {}, {});
+  EXPECT_FALSE(job.is_under_way());
+  EXPECT_EQ(job.id(), id);
+}
+
 TEST(SideJob, IsFencedAheadOfItsCancellation) {
   test::FakeServices fake;
   const JobId id = submitted_job(fake, submit::JobState::kPending);

@@ -38,7 +38,7 @@ class SideJob {
   remote::Session& session() const { return *session_; }
   int number() const { return number_; }  // 0: there is no job's folder
   RemotePath folder() const;
-  const JobId& id() const { return id_; }
+  const JobId& id() const { return id_; }  // empty until is_under_way() or submit() knows it
   bool has_report() const;
 
   /// True when the newest folder's job had no report and is queued, runs or has just reported. A
