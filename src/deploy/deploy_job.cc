@@ -21,9 +21,9 @@ constexpr int kKeptJobs = 3;
 constexpr std::string_view kBundleJobs = "xffl-trainer-", kImageJobs = "xffl-image-";
 constexpr size_t kJobDigits = 8;  // of an image's hash, in the name of its jobs
 
-// "$@": the arguments of the script.
+// "$@": the arguments of the script. The warning before the walltime would end the shell.
 constexpr const char* kRunScript =
-    R"sh(sh place.sh "$@" >out/report.part && mv out/report.part out/report.txt)sh";
+    R"sh(trap "" USR1; sh place.sh "$@" >out/report.part && mv out/report.part out/report.txt)sh";
 
 // `name` ends with "-" and the first digits of a hash.
 facility::SidePlace job_place(const RemotePath& workdir, const std::string& name) {

@@ -595,7 +595,7 @@ TEST(DeployJobScript, IsOneShortTaskWithEveryQueueManager) {
     EXPECT_EQ(shape.world_size, 1) << name;
     EXPECT_EQ(shape.shape().walltime, std::chrono::minutes(30)) << name;
     const std::string script = script_of(shape);
-    EXPECT_THAT(script, HasSubstr("sh place.sh ")) << name;
+    EXPECT_THAT(script, HasSubstr("trap \"\" USR1; sh place.sh ")) << name;
     EXPECT_THAT(script, Not(HasSubstr("apptainer"))) << name;
   }
 }
