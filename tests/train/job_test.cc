@@ -736,6 +736,7 @@ TEST_F(WholeJob, ACheckpointRemovesTemporaryFoldersOfItsAttemptOnly) {
 
 TEST_F(WholeJob, AnEarlyFinishKeepsTheOptimizerState) {
   job::JobSpec spec = job("early", {write_tokens("t.tokens", 8, 2, 20)});
+  spec.key.round = 2;
   spec.training.keep_optimizer = true;
   spec.optimizer_path = dir_ / "optimizer" / job::kNoOptimizerState;
   // An abandoned attempt may save its state after a later round.
