@@ -166,6 +166,20 @@ TEST(SideJob, IsGivenUpAMinuteAfterItsEnd) {
   EXPECT_FALSE(follows_to_the_report(seconds(1), minutes(5), minutes(7)));
 }
 
+// The queue manager did not know the running job for a moment.
+TEST(SideJob, IsFollowedWhenItIsKnownAgain) {
+  test::FakeServices fake;
+  const JobId id = submitted_job(fake, submit::JobState::kRunning);
+  const config::Facility facility = alba();
+  SideJob job(facility, seconds(1), fake.services, kPlace, {}, {});
+  ASSERT_TRUE(job.is_under_way());
+  fake.clock.on_sleep = [&] {
+    const bool knows = fake.clock.elapsed() > seconds(10);
+    fake.cluster.set_state(id, knows ? submit::JobState::kRunning : submit::JobState::kUnknown);
+  };
+  EXPECT_TRUE(job.follow([&] { return fake.clock.elapsed() > minutes(3); }));
+}
+
 // Notes the folders in which compute nodes would begin its jobs.
 class NotingScheduler final : public test::ForwardingScheduler {
  public:

@@ -399,6 +399,28 @@ TEST(RunStory, AFacilityStaysMissingAfterAStopBetweenTheFreezeAndThePublication)
   EXPECT_EQ(story.incidents.at(0).followed, "the round was averaged without the facility");
 }
 
+TEST(RunStory, ADirectionIsThatOfItsRound) {
+  SyntheticRun run;
+  for (const int round : {1, 2}) {
+    run.plan(round, 2);
+    for (const int facility : {0, 1}) {
+      run.open(round, facility);
+      run.accept(round, facility);
+    }
+    run.add({round}, history::ParticipantsFrozen{{SyntheticRun::name(0), SyntheticRun::name(1)},
+                                                 {SyntheticRun::hash('3'), SyntheticRun::hash('3')},
+                                                 {1000, 1000}});
+    run.add({round}, history::Aggregated{SyntheticRun::model(round),
+                                         SyntheticRun::hash('f'),
+                                         {0.5 * round - 0.25, -0.5 * round}});
+    run.add({round}, history::Published{SyntheticRun::model(round)});
+  }
+  const RunStory story = run.story();
+  ASSERT_EQ(story.attempts.size(), 4u);
+  const double expected[] = {0.25, -0.5, 0.75, -1};
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(story.attempts[i].cosine, expected[i]) << i;
+}
+
 TEST(RunStory, AStopAsksForItsContinuation) {
   SyntheticRun run;
   run.add({}, history::RunStopped{"io", "no space is left"});

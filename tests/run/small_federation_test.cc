@@ -747,6 +747,15 @@ TEST_F(Federation, TheGraceTimeBeginsWithTheQuorumsLastUpdate) {
   EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("alba", "brno", "cork"));
 }
 
+TEST_F(Federation, AFurtherUpdateDoesNotProlongTheGraceTime) {
+  has_cork_ = true;
+  trainings_["brno"] = {.duration = hours(10), .after = "alba"};
+  trainings_["cork"] = {.duration = hours(45), .after = "brno"};
+  run("policy: {on_missing: skip, quorum: 1, quorum_grace: 50h, poll_interval: 1m, "
+      "evaluate_last: false}\n");
+  EXPECT_THAT(state().rounds.at(1).participant_names(), ElementsAre("alba", "brno"));
+}
+
 TEST_F(Federation, ALateFacilityStaysOutAfterTheGraceTime) {
   has_cork_ = true;
   trainings_["brno"].duration = minutes(10);
