@@ -2,8 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
+#include <string>
 
 #include "report/synthetic_run.h"
 #include "support/recorded_syncs.h"
@@ -126,6 +129,19 @@ TEST_F(ExportedModel, IsDurableUnderItsName) {
   for (const char* file : {"", "config.json", "manifest.json", "README.md"})
     EXPECT_TRUE(test::is_synced(folder_ / "out" / file)) << file;
   EXPECT_TRUE(test::is_synced(folder_.path()));
+}
+
+TEST_F(ExportedModel, IsCopiedToAnotherFileSystem) {
+  struct stat here {
+  }, there{};
+  ASSERT_EQ(::stat(folder_.path().c_str(), &here), 0);
+  if (::stat("/dev/shm", &there) != 0 || here.st_dev == there.st_dev)
+    GTEST_SKIP() << "/dev/shm is on the disk of TempDir";
+  const fs::path other = "/dev/shm/xffl-export-" + std::to_string(::getpid());
+  export_to(other, sha256_);
+  EXPECT_EQ(read_file(other / "model.safetensors", 100), "weights");
+  EXPECT_EQ(fs::hard_link_count(other / "model.safetensors"), 1u);
+  fs::remove_all(other);
 }
 
 TEST_F(ExportedModel, OfAnAdapterHasTheCardOfAnAdapter) {

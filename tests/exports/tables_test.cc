@@ -97,6 +97,25 @@ TEST(Tables, QuoteTextAndDisarmFormulas) {
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(field(attempts, i + 2, "reason"), "'" + formulas[i]);
 }
 
+TEST(Tables, AnEvaluationHasNoTrainingLoss) {
+  SyntheticRun run;
+  run.round(1, 1);
+  run.plan(2, 1, /*evaluates=*/true);
+  run.open(2, 0);
+  job::JobReport evaluated = run.report(2, 0, 1);
+  evaluated.update_sha256.clear();
+  evaluated.steps = evaluated.samples = evaluated.tokens = 0;
+  evaluated.train_loss = evaluated.tokens_per_second = 0;
+  run.add({2, SyntheticRun::name(0), 1}, history::UpdateAccepted{"", evaluated, 0, {}});
+  const auto attempts = parse(make_tables(run.story()).attempts);
+  ASSERT_EQ(attempts.size(), 3u);
+  EXPECT_EQ(field(attempts, 2, "steps"), "0");
+  for (const char* column : {"train_loss_nats", "tokens_per_second"}) {
+    EXPECT_NE(field(attempts, 1, column), "") << column;
+    EXPECT_EQ(field(attempts, 2, column), "") << column;
+  }
+}
+
 TEST(Tables, AreWrittenWhole) {
   test::TempDir folder;
   for (int time = 0; time < 2; ++time)

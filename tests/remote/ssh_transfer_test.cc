@@ -18,6 +18,7 @@
 
 #include "connector.h"
 #include "ssh_test.h"
+#include "support/await.h"
 #include "support/failing_call.h"
 #include "support/fake_clock.h"
 #include "support/peak_memory.h"
@@ -308,6 +309,27 @@ TEST_F(SshTransfer, AStopEndsAnUploadThatWaitsForRoom) {
   EXPECT_EQ(error_of([&] { flow.wait_for_room(stop.get_token()); }).kind(), ErrorKind::kCancelled);
   frozen.reset();
   flow.wait_for_room({});
+}
+
+// The connection stays alive, and its queue stays full.
+TEST_F(SshTransfer, AnUploadWhoseQueueStandsStillFailsInTime) {
+  test::Sshd sshd;
+  SshSettings settings = sshd.settings();
+  settings.timeouts.operation = 2s;
+  settings.timeouts.keepalive = settings.timeouts.silence = 120s;
+  Connector connector(settings);
+  const auto connection = connector.get();
+  const FrozenServer frozen(sshd, connection);
+  if (HasFatalFailure()) return;
+  if (frozen.queued_bytes < kFullQueueBytes)
+    GTEST_SKIP() << "this kernel queues " << frozen.queued_bytes << " bytes";
+  UploadFlow flow({connection}, "write /file");
+  std::this_thread::sleep_for(kMeasures);
+  std::stop_source stop;
+  const std::jthread stopper([&](const std::stop_token& is_over) {
+    if (!test::await([&] { return is_over.stop_requested(); }, 20s)) stop.request_stop();
+  });
+  EXPECT_EQ(error_of([&] { flow.wait_for_room(stop.get_token()); }).kind(), ErrorKind::kRemote);
 }
 
 TEST_F(SshTransfer, ALostLinkEndsAnUploadThatWaitsForRoom) {
