@@ -72,18 +72,18 @@ TEST(SafetensorsWriter, WritesTheSameBytesForAnyPieceSize) {
   EXPECT_EQ(hashes.size(), 1u);
 }
 
-// A later call reports the background thread's error; the temp file is removed.
-TEST(SafetensorsWriter, AFullDiskIsAnErrorThatNamesTheFile) {
+// Expects a kIo error with the file's name when no file may exceed `limit` bytes, and no rest.
+void expect_full_disk(rlim_t limit, int64_t bytes, size_t piece_bytes) {
   test::TempDir dir;
   struct rlimit before {};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   const auto on_signal = std::signal(SIGXFSZ, SIG_IGN);
-  const struct rlimit full { 1u << 21, before.rlim_max };
+  const struct rlimit full { limit, before.rlim_max };
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
   const Thrown thrown = thrown_by([&] {
-    SafetensorsWriter writer(dir / "a", {{"x", Dtype::kU8, {64 << 20}}});
-    const std::vector<std::byte> piece(1u << 20);
-    for (int i = 0; i < 64; ++i) writer.write(piece);
+    SafetensorsWriter writer(dir / "a", {{"x", Dtype::kU8, {bytes}}});
+    const std::vector<std::byte> piece(piece_bytes);
+    for (int64_t at = 0; at < bytes; at += static_cast<int64_t>(piece_bytes)) writer.write(piece);
     writer.finish();
   });
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
@@ -93,24 +93,14 @@ TEST(SafetensorsWriter, AFullDiskIsAnErrorThatNamesTheFile) {
   EXPECT_TRUE(fs::is_empty(dir.path()));
 }
 
+// A later call reports the background thread's error; the temp file is removed.
+TEST(SafetensorsWriter, AFullDiskIsAnErrorThatNamesTheFile) {
+  expect_full_disk(1u << 21, 64 << 20, 1u << 20);
+}
+
 // The background thread meets the full disk after the caller's last write().
 TEST(SafetensorsWriter, AFullDiskAtTheLastBytesIsAnError) {
-  test::TempDir dir;
-  struct rlimit before {};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  const auto on_signal = std::signal(SIGXFSZ, SIG_IGN);
-  const struct rlimit full { 600'000, before.rlim_max };
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
-  const Thrown thrown = thrown_by([&] {
-    SafetensorsWriter writer(dir / "a", {{"x", Dtype::kU8, {700'000}}});
-    writer.write(std::vector<std::byte>(700'000));
-    writer.finish();
-  });
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
-  std::signal(SIGXFSZ, on_signal);
-  EXPECT_EQ(thrown.kind, ErrorKind::kIo);
-  EXPECT_THAT(thrown.message, HasSubstr("a.tmp"));
-  EXPECT_TRUE(fs::is_empty(dir.path()));
+  expect_full_disk(600'000, 700'000, 700'000);
 }
 
 // A power loss could otherwise leave the final name without the bytes.

@@ -153,32 +153,30 @@ TEST(LauncherSignals, AnIgnoredHangupStaysIgnored) {
   EXPECT_EQ(result.out, "[0] alive\n");
 }
 
-// The output is a FIFO that the launcher's own descriptor 3 keeps open and nobody reads.
-TEST(LauncherSignals, AStoppedLaunchDoesNotWaitForItsReader) {
+// Launches one rank. The output is a FIFO that the launcher's own descriptor 3 keeps open and
+// nobody reads.
+ProcessResult launch_unread(const std::string& rank) {
   const test::TempDir dir;
-  ProcessSpec spec = launcher(1, "yes | head -c 100000; kill -TERM $PPID; sleep 300", 200);
+  ProcessSpec spec = launcher(1, rank, 200);
   spec.argv.insert(spec.argv.begin(),
                    {"sh", "-c", "mkfifo out; exec 3<>out; exec \"$@\" >&3", "sh"});
   spec.cwd = dir.path();
   spec.timeout = std::chrono::seconds(60);
-  const ProcessResult result = run_process(spec);
+  return run_process(spec);
+}
+
+TEST(LauncherSignals, AStoppedLaunchDoesNotWaitForItsReader) {
+  const ProcessResult result = launch_unread("yes | head -c 100000; kill -TERM $PPID; sleep 300");
   EXPECT_FALSE(result.timed_out);
   EXPECT_EQ(result.exit_code, 128 + SIGTERM);
 }
 
 // The same for a signal that comes when the rank has ended and only its output is left.
 TEST(LauncherSignals, ASignalAfterTheRanksEndsTheWaitForAReader) {
-  const test::TempDir dir;
-  ProcessSpec spec = launcher(1,
-                              "setsid sh -c 'touch apart; while kill -0 '$$'; do sleep 0.05; done; "
-                              "kill -TERM '$PPID </dev/null >/dev/null 2>&1 &\n"
-                              "until [ -e apart ]; do sleep 0.02; done; yes | head -c 100000",
-                              200);
-  spec.argv.insert(spec.argv.begin(),
-                   {"sh", "-c", "mkfifo out; exec 3<>out; exec \"$@\" >&3", "sh"});
-  spec.cwd = dir.path();
-  spec.timeout = std::chrono::seconds(60);
-  const ProcessResult result = run_process(spec);
+  const ProcessResult result = launch_unread(
+      "setsid sh -c 'touch apart; while kill -0 '$$'; do sleep 0.05; done; "
+      "kill -TERM '$PPID </dev/null >/dev/null 2>&1 &\n"
+      "until [ -e apart ]; do sleep 0.02; done; yes | head -c 100000");
   EXPECT_FALSE(result.timed_out);
   EXPECT_EQ(result.exit_code, 0);
 }

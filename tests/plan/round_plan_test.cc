@@ -144,10 +144,16 @@ TEST(JobSpec, HasTheDataAndTheStepsOfItsFacility) {
   EXPECT_EQ(spec.training.first_step, 14);
 }
 
-TEST(JobSpec, OfEpochsTrainsUntilTheirEnd) {
+// The first facility trains two epochs a round.
+config::Experiment experiment_of_epochs() {
   config::Experiment e = experiment();
   e.facilities[0].training.steps = 0;
   e.facilities[0].training.epochs = 2;
+  return e;
+}
+
+TEST(JobSpec, OfEpochsTrainsUntilTheirEnd) {
+  const config::Experiment e = experiment_of_epochs();
   const auto plan = next_round(e, kIdentity, {0, kModel});
   const job::JobSpec spec = job_spec(e, kIdentity, *plan, plan->facilities[0], 1);
   EXPECT_EQ(spec.training.steps, job::kStepsOfEpochs);
@@ -156,9 +162,7 @@ TEST(JobSpec, OfEpochsTrainsUntilTheirEnd) {
 
 // The trainer counts the steps of the earlier rounds' epochs (docs/reference/job_json.md).
 TEST(JobSpec, OfEpochsHasNoFirstStepInALaterRound) {
-  config::Experiment e = experiment();
-  e.facilities[0].training.steps = 0;
-  e.facilities[0].training.epochs = 2;
+  const config::Experiment e = experiment_of_epochs();
   const auto plan = next_round(e, kIdentity, {2, kModel});
   const job::JobSpec spec = job_spec(e, kIdentity, *plan, plan->facilities[0], 1);
   EXPECT_EQ(spec.key.round, 3);

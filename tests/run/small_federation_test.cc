@@ -68,6 +68,15 @@ class Federation : public test::SmallFederation {
         .seekp(-3, std::ios::end)
         .put(0x7f);
   }
+  // brno leaves with its job in the queue.
+  void let_brno_leave_at_once() {
+    on_submit_ = [this](const job::JobSpec& spec) {
+      if (spec.key.facility != "brno") return;
+      history::leave_request(
+          run_folder(), {history::Request::Kind::kLeave, {FacilityName("brno")}, "spent", true});
+      EXPECT_TRUE(test::await([&] { return history::pending_requests(run_folder()).empty(); }));
+    };
+  }
   static void flip_byte(const fs::path& file) {
     const auto at = static_cast<std::streamoff>(fs::file_size(file) / 2);
     std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
@@ -1220,12 +1229,7 @@ TEST_F(Federation, TheJobOfAFacilityThatLeftIsCancelledInALaterRound) {
     if (!has_published()) throw Error(ErrorKind::kRemote, facility + ": the link is down");
     return is_cancelled = true;
   };
-  on_submit_ = [&](const job::JobSpec& spec) {
-    if (spec.key.facility != "brno") return;
-    history::leave_request(run_folder(),
-                           {history::Request::Kind::kLeave, {FacilityName("brno")}, "spent", true});
-    EXPECT_TRUE(test::await([&] { return history::pending_requests(run_folder()).empty(); }));
-  };
+  let_brno_leave_at_once();
   on_begin_ = [&](const std::string& facility) {
     if (facility != "alba" || !has_published()) return;
     EXPECT_TRUE(test::await([&] { return is_cancelled.load(); }, std::chrono::seconds(30)));
@@ -1246,12 +1250,7 @@ TEST_F(Federation, NoRoundWaitsForACancellationAtAFacilityThatLeft) {
     EXPECT_TRUE(test::await([&] { return stop.stop_requested(); }, std::chrono::seconds(30)));
     throw Error(ErrorKind::kCancelled, "stopped while scancel ran");
   };
-  on_submit_ = [&](const job::JobSpec& spec) {
-    if (spec.key.facility != "brno") return;
-    history::leave_request(run_folder(),
-                           {history::Request::Kind::kLeave, {FacilityName("brno")}, "spent", true});
-    EXPECT_TRUE(test::await([&] { return history::pending_requests(run_folder()).empty(); }));
-  };
+  let_brno_leave_at_once();
   on_begin_ = [&](const std::string& facility) {
     if (facility != "alba" || !has_published()) return;
     EXPECT_TRUE(test::await([&] { return later > 0; }, std::chrono::seconds(30)));
