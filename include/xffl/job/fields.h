@@ -61,11 +61,10 @@ struct Field {
   std::string_view help{};
   Type type = Type::kDeduced;
   FileKind file = FileKind::kBoth;  // the files that have the field
-  // Of a kTexts: 1 excludes an empty list.
-  double min = 0;
-  double max = 0;          // of a text in JSON: its bytes; 0: kMaxTextBytes
-  bool below_max = false;  // `max` itself is excluded
-  int64_t multiple = 1;    // an integer or duration must be a multiple
+  double min = 0;                   // of a kTexts: 1 excludes an empty list
+  double max = 0;                   // of a text in JSON: its bytes; 0: kMaxTextBytes
+  bool below_max = false;           // `max` itself is excluded
+  int64_t multiple = 1;             // an integer or duration must be a multiple
   std::vector<std::string_view> choices{};
   std::string_view default_text{};  // shown as the default when the struct holds no default
   bool required = false;            // in xffl.yaml; JSON has all fields
